@@ -236,10 +236,6 @@ def fields_of(group: type[Struct]) -> list[FlagField]:
     return found
 
 
-def _is_group(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Struct)
-
-
 def command(
     function: Function,
     name: str | None = None,
@@ -252,7 +248,7 @@ def command(
     parameters: dict[str, FlagField] = {}
     groups: dict[str, tuple[type[Struct], list[str]]] = {}
     for each in inspect.signature(function).parameters.values():
-        if _is_group(each.annotation):
+        if isinstance(each.annotation, type) and issubclass(each.annotation, Struct):
             several = {one.name: one for one in fields(each.annotation)}
             parameters |= several
             groups[each.name] = (each.annotation, [*several])

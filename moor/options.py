@@ -199,11 +199,11 @@ ID = "ID|NAME"
 
 
 @contextmanager
-def wrong_value(prefix: str = "") -> Iterator[None]:
-    """Turn a ValueError in this context into an error of the command, whose exit code is 2."""
+def wrong_value(prefix: str = "", also: type[Exception] = ValueError) -> Iterator[None]:
+    """Turn a ValueError in this context, or an error that is `also` meant, into an error of the command, whose exit code is 2."""
     try:
         yield
-    except ValueError as wrong:
+    except (ValueError, also) as wrong:
         raise click.BadParameter(f"{prefix}{wrong}") from None
 
 
@@ -517,10 +517,8 @@ def check_writable(flag: str, file: Path | None) -> None:
     """Check that the file can be written, before the command starts its work."""
     if file is None:
         return
-    try:
+    with wrong_value(f"{flag} is {str(file)!r}, which cannot be written: ", OSError):
         file.open("ab").close()
-    except OSError as problem:
-        raise click.BadParameter(f"{flag} is {str(file)!r}, which cannot be written: {problem}") from None
 
 
 def fail(why: str, code: int = NOT_DONE) -> NoReturn:
@@ -529,7 +527,7 @@ def fail(why: str, code: int = NOT_DONE) -> NoReturn:
     raise click.exceptions.Exit(code)
 
 
-def be_sure(doubt: str, question: str, *, yes: bool) -> None:
+def be_sure(doubt: str, question: str = "Go on?", *, yes: bool) -> None:
     """Go on only if the user is sure of what is doubted: by --yes, or by the answer at a terminal. Otherwise end the command."""
     if why := why_unsure(doubt, question, yes=yes):
         fail(why)
@@ -538,7 +536,7 @@ def be_sure(doubt: str, question: str, *, yes: bool) -> None:
 def why_unsure(doubt: str, question: str, *, yes: bool) -> str:
     """Why nothing is done where this is doubted; empty if the user is sure."""
     if not (yes or sys.stdin.isatty()):
-        return f"nothing was done: {doubt}. If nothing runs there, say so with --yes"
+        return f"nothing was done: {doubt}. If that is meant, say so with --yes"
     tell(doubt, "yellow")
     return "" if yes or click.confirm(question, err=True) else "nothing was done"
 

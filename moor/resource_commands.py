@@ -5,9 +5,8 @@ A plain verb is a method of the client: `moor group list` calls `Client.list_gro
 
 import asyncio
 import inspect
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Annotated, Any, TypeVar, get_origin
 
 import click
@@ -15,16 +14,13 @@ import click
 from bus.broker import PREFETCH_MAX
 from moor.client import Client, HostKind, HostMode, Listing, StateName
 from moor.flags import Commands, Completer, Flag, argument, option
-from moor.options import Form, Output, fail, form, out, run_with, say, tell
+from moor.options import Form, Output, be_sure, fail, form, out, run_with, say, tell
 from moor.resources import (
-    AGGREGATE,
     CELL,
     FLAVOR,
-    GROUP,
     HOST,
     IMAGE,
     INSTANCE,
-    PROVIDER,
     ResourceKind,
 )
 from moor.showing import grid_of, print_all, print_one
@@ -87,19 +83,12 @@ async def _instances_like(moor: Client, incomplete: str) -> AsyncIterator[str]:
         yield each.name or str(each.id)
 
 
-complete_hosts = completes(HOST)
-complete_cells = completes(CELL)
-complete_groups = completes(GROUP)
-complete_aggregates = completes(AGGREGATE)
-complete_providers = completes(PROVIDER)
-complete_flavors = completes(FLAVOR)
-complete_images = completes(IMAGE)
 complete_instances = completes(INSTANCE, _instances_like)
 
 # The flags of the arguments by which lists are filtered: by the argument, or by the word for the thing with it.
 FILTERS: Mapping[str, tuple[Any, Flag]] = {
-    "cell": (str, option(help="Only what is in this cell.", completes=complete_cells)),
-    "host": (str, option(help="Only what is on this host, or comes from it.", completes=complete_hosts)),
+    "cell": (str, option(help="Only what is in this cell.", completes=completes(CELL))),
+    "host": (str, option(help="Only what is on this host, or comes from it.", completes=completes(HOST))),
     "state": (StateName | None, option(help="Only instances in this state.", show_default=False)),
     "name": (str, option(help="Only those with exactly this name.")),
     "part": (
@@ -108,8 +97,8 @@ FILTERS: Mapping[str, tuple[Any, Flag]] = {
             "--part", metavar="TEXT", help="Only those whose names contain this text, in capitals or not."
         ),
     ),
-    "flavor": (str, option(help="Only instances with this flavor.", completes=complete_flavors)),
-    "image": (str, option(help="Only instances from this stored image.", completes=complete_images)),
+    "flavor": (str, option(help="Only instances with this flavor.", completes=completes(FLAVOR))),
+    "image": (str, option(help="Only instances from this stored image.", completes=completes(IMAGE))),
     "mode": (HostMode | None, option(help="Only hosts that are set so.", show_default=False)),
     "up": (
         bool | None,
@@ -123,7 +112,7 @@ FILTERS: Mapping[str, tuple[Any, Flag]] = {
     "ended": (bool, option("--all", help="Also those that are over.")),
     "queue": (str, option(help="Only those from this queue.")),
     "limit": (int, option(help="Read at most so many, the oldest first.", min=1, max=PREFETCH_MAX)),
-    "node cell": (str, option(help="Only nodes of this cell.", completes=complete_cells)),
+    "node cell": (str, option(help="Only nodes of this cell.", completes=completes(CELL))),
     "node state": (str, option(help="Only nodes in this provision state.")),
     "daemon": (str, option(help="Only nodes that this daemon owns.")),
     "unavailable": (bool, option("--unavailable", help="Only nodes that are not offered to placement.")),
@@ -136,13 +125,14 @@ def flag_of(resource: ResourceKind[Any], argument: str) -> Any:
 
 
 async def first_of(resource: ResourceKind[T], opened: Any, most: int, **filters: Any) -> list[T]:
-    """The first things of a list, at most so many."""
-    found: list[T] = []
-    async with aclosing(items_of(resource, opened, **filters)) as items:
-        async for each in items:
-            found.append(each)
-            if len(found) == most:
-                break
+    """The first things of a list, at most so many. Raises an error if there are none since a filter is misspelt."""
+    listing = resource.list(opened, **filters)
+    if not isinstance(listing, Listing):
+        return [*await listing][:most]
+    items = resource.of_page or listing.items_on
+    found = [each for page in await listing.beginning(most) for each in items(page)][:most]
+    if not found and isinstance(opened, Client):
+        await check_named(opened, filters)
     return found
 
 
@@ -244,13 +234,8 @@ def _run(
 
 def _add_list(made: Commands, resource: ResourceKind[Any]) -> None:
     def listed(*, _output: Output = None, **flags: Any) -> None:
-        async def work(opened: Any) -> list[Any]:
-            found = await first_of(resource, opened, ALL, **flags)
-            if not found and isinstance(opened, Client):
-                await check_named(opened, flags)
-            return found
-
-        print_all(_run(resource, "list", flags, work), resource.columns, resource.nothing)
+        found = _run(resource, "list", flags, lambda opened: first_of(resource, opened, ALL, **flags))
+        print_all(found, resource.columns, resource.nothing)
 
     command = _signed(listed, filters_of(resource), _places(resource))
     made.verb("list", help=resource.lists or f"List the {resource.several}.")(command)
@@ -324,16 +309,9 @@ async def chosen(
         raise click.BadParameter(f"nothing is named: give names or ids, or choose by {flags}")
     found = await first_of(resource, moor, ALL, **given, **more)
     if not found:
-        await check_named(moor, given)
         fail(f"no {resource.word} fits, so nothing was done")
     names = ", ".join(map(resource.in_words or resource.called, found[:NAMES_SHOWN_MAX]))
     others = f" and {len(found) - NAMES_SHOWN_MAX:,} more" if len(found) > NAMES_SHOWN_MAX else ""
     what = f"{verb} {len(found):,} {resource.word if len(found) == 1 else resource.several}: {names}{others}"
-    if not yes:
-        if not sys.stdin.isatty():
-            fail(f"nothing was done: this would {what}. Say so with --yes")
-        if not click.confirm(f"This will {what}. Go on?", err=True):
-            fail("nothing was done")
-    else:
-        tell(what, "dim")
+    be_sure(f"this will {what}", yes=yes)
     return found

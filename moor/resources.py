@@ -244,17 +244,11 @@ GROUP = ResourceKind[GroupState](
 # Quotas: each limit is a line.
 
 
-class Limit(Struct, frozen=True):
-    project: str
-    name: str
-    used: int
-    limit: int | None
-
-
-def limits_of(quota: QuotaState) -> list[Limit]:
+def limits_of(quota: QuotaState) -> list[tuple[str, int, int | None]]:
+    """The name of each limit, how much is used, and the limit."""
     names = {**quota.limits, **quota.used}
     return [
-        Limit(quota.project, name, quota.used.get(name, 0), quota.limits.get(name))
+        (name, quota.used.get(name, 0), quota.limits.get(name))
         for name in sorted(names, key=lambda name: (name != "instances", name))
     ]
 
@@ -270,9 +264,7 @@ QUOTA = ResourceKind[QuotaState](
         {
             "project": lambda each: each.project,
             "limits": lambda each: ", ".join(
-                f"{line.name} {line.used} of {line.limit}"
-                for line in limits_of(each)
-                if line.limit is not None
+                f"{name} {used} of {limit}" for name, used, limit in limits_of(each) if limit is not None
             ),
         },
         prose=("limits",),
@@ -281,12 +273,12 @@ QUOTA = ResourceKind[QuotaState](
         ("project", escape(each.project)),
         *(
             (
-                escape(line.name),
-                f"{line.used} used, no limit"
-                if line.limit is None
-                else f"{line.used} of {line.limit} used, {max(0, line.limit - line.used)} free",
+                escape(name),
+                f"{used} used, no limit"
+                if limit is None
+                else f"{used} of {limit} used, {max(0, limit - used)} free",
             )
-            for line in limits_of(each)
+            for name, used, limit in limits_of(each)
         ),
     ),
 )

@@ -22,7 +22,7 @@ from msgspec import Struct
 from kit.settings import near
 from kit.urls import PASSWORD_FILE, BadSecretFile, read_secret
 from moor.flags import option
-from moor.options import err, say
+from moor.options import err, say, wrong_value
 
 P = ParamSpec("P")
 
@@ -80,24 +80,16 @@ def _held(directory: Path | None) -> Iterator[None]:
 
 
 def known_passwords(file: Path | None) -> dict[str, str]:
-    """Passwords by user; empty if there is no file yet."""
-    if file is None or not file.exists():
-        return {}
-    return {user: str(password) for user, password in tomllib.loads(file.read_text()).items()}
-
-
-def check_private(file: Path | None) -> None:
-    """Check that the file of passwords can be read and written, before the command changes anything."""
+    """Passwords by user; empty if there is no file yet. It can be read and written: that is checked before the command changes anything."""
     if file is None:
-        return
-    try:
-        known_passwords(file)
+        return {}
+    with wrong_value(f"--credentials is {str(file)!r}, which cannot be used: ", OSError):
+        known = tomllib.loads(file.read_text()) if file.exists() else {}
         if not file.parent.is_dir():
             raise FileNotFoundError(f"there is no directory {file.parent}")
         if not os.access(file.parent, os.W_OK | os.X_OK):
             raise PermissionError(f"{file.parent} is not writable for user id {os.geteuid()}")
-    except (OSError, ValueError) as problem:
-        raise click.BadParameter(f"--credentials is {str(file)!r}, which cannot be used: {problem}") from None
+    return {user: str(password) for user, password in known.items()}
 
 
 def write_private(file: Path, passwords: Mapping[str, str]) -> None:
@@ -191,20 +183,11 @@ def environment_files(
 @contextmanager
 def _usable(flag: str, directory: Path) -> Iterator[None]:
     """Make the directory, and refuse one that cannot be written, or whose files cannot be read in this context."""
-    try:
+    with wrong_value(f"{flag} is {str(directory)!r}, which cannot be used: ", OSError):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield
         if not os.access(directory, os.W_OK):
             raise PermissionError(f"it is not writable for user id {os.geteuid()}")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise click.BadParameter(f"{flag} is {str(directory)!r}, which cannot be used: {problem}") from None
-
-
-def with_login(url: str, user: str, password: str) -> str:
-    """The URL with this user and password in place of its own."""
-    plain = without_login(url)
-    login = f"{quote(user, safe='')}:{quote(password, safe='')}"
-    return plain._replace(netloc=f"{login}@{plain.netloc}").geturl()
 
 
 def without_login(url: str) -> SplitResult:
@@ -270,10 +253,6 @@ Rotate = Annotated[
 ]
 
 
-def new_password() -> str:
-    return secrets.token_urlsafe(24)
-
-
 def passwords_of(
     names: Collection[str], known: Mapping[str, str], rotate: Collection[str] | None
 ) -> dict[str, str]:
@@ -284,7 +263,9 @@ def passwords_of(
             f"--rotate is {unknown[0]!r}: there is no such user; {near(unknown[0], [*names, ALL])}"
         )
     return {
-        name: new_password() if ALL in wanted or name in wanted else known.get(name) or new_password()
+        name: secrets.token_urlsafe(24)
+        if ALL in wanted or name in wanted
+        else known.get(name) or secrets.token_urlsafe(24)
         for name in sorted(names)
     }
 
@@ -298,9 +279,10 @@ class PasswordFiles(Struct, frozen=True):
 
     def login(self, url: str, user: str, password: str) -> str:
         """The URL with this user, and its password or the file of that."""
-        if self.directory is None:
-            return with_login(url, user, password)
         plain = without_login(url)
+        if self.directory is None:
+            login = f"{quote(user, safe='')}:{quote(password, safe='')}"
+            return plain._replace(netloc=f"{login}@{plain.netloc}").geturl()
         query = plain.query + "&" * bool(plain.query) + f"{PASSWORD_FILE}={quote(str(self._file(user)))}"
         return plain._replace(netloc=f"{quote(user, safe='')}@{plain.netloc}", query=query).geturl()
 
@@ -334,9 +316,18 @@ def files_of_passwords(directory: Path | None, of: str) -> PasswordFiles:
 
 
 def write_all(
-    files: Iterable[EnvironmentFile], password_files: PasswordFiles, passwords: Mapping[str, str]
+    credentials: Path | None,
+    known: Mapping[str, str],
+    passwords: Mapping[str, str],
+    *,
+    files: Iterable[EnvironmentFile],
+    password_files: PasswordFiles,
 ) -> None:
-    """Write the files of a command that makes users, and print what was done."""
+    """Write the files of a command that makes users, and print what was done. It comes before the users: a password that reaches only
+    the server would be lost.
+    """
+    if credentials is not None:
+        write_private(credentials, {**known, **passwords})
     for file in files:
         say(f"{file.path}: {file.write()}")
     if done := password_files.write(passwords):

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.flavors import Flavor
-from engine.hosts import NODE, HostState, Supported
+from engine.hosts import NODE, HostState
 from engine.refusals import NoValidHost
 from moor.client import CellHeard, InstanceDetails, InstancesFound, InstanceState, Size
 from moor.options import WIDTH_OF_NO_TERMINAL, Form, form, out, say, wants_document
@@ -116,13 +116,12 @@ def shortened(lines: Sequence[str]) -> list[str]:
 
 def print_one(found: T, show: Columns[T] | Callable[[T], None], columns: Columns[T] | None = None) -> None:
     """Print this item as a document, or as a table with these columns, or by the function `show`; then `columns` say its name."""
-    named = show if isinstance(show, Columns) else columns
     if wants_document():
         print_json(found)
-    elif form() is Form.NAME and named is not None:
-        say(named.name_of(found))
     elif isinstance(show, Columns):
-        print_table((found,), show)
+        print_all((found,), show)
+    elif columns is not None and form() is Form.NAME:
+        print_all((found,), columns)
     else:
         show(found)
 
@@ -218,10 +217,10 @@ def _last_heard(cell: CellHeard) -> str:
 def _flavor(state: InstanceState, size: Size | None) -> str:
     """The flavor and the amounts of an instance, and the better ones that its request accepts and that it did not get."""
     better = ", ".join(each.flavor for each in state.passed_over) if state.flavor else ""
-    if size is not None:
-        words = size_in_words(size)
-    else:
-        words = amounts_in_words(state.flavor) if state.flavor else ""
+    if size is None and state.flavor is not None:
+        asked = {name: amount for name, amount in amounts_of(state.flavor).items() if amount}
+        size = Size(flavor=state.flavor.name, amounts=asked)
+    words = size_in_words(size) if size is not None else ""
     return escape(words + (f", in place of {better}" if better else ""))
 
 
@@ -237,20 +236,18 @@ def in_order(amounts: Mapping[str, T]) -> list[tuple[str, T]]:
     return sorted(amounts.items(), key=lambda each: (first.get(each[0], len(first)), each[0]))
 
 
-def amounts_in_words(flavor: Flavor) -> str:
-    """The name of a flavor with its sizes and amounts: `small: 2 VCPU, 4096 MEMORY_MB, 10 DISK_GB`."""
+def amounts_of(flavor: Flavor) -> dict[str, int]:
+    """How much of each resource class an instance of this flavor holds; 0 for what the flavor says that it does not."""
     sizes = {
         "VCPU": flavor.vcpus,
         "MEMORY_MB": flavor.ram_mb,
         "DISK_GB": flavor.root_gb + flavor.ephemeral_gb,
     }
-    asked = {
+    return sizes | {
         key.partition(":")[2]: int(amount)
         for key, amount in flavor.extra_specs.items()
         if key.startswith("resources") and amount.isdecimal()
     }
-    amounts = ", ".join(f"{amount} {name}" for name, amount in (sizes | asked).items() if amount)
-    return f"{flavor.name}: {amounts}" if flavor.name else amounts
 
 
 def _waits(state: InstanceState) -> str:
@@ -329,7 +326,17 @@ def facts_of_host(host: HostState) -> tuple[tuple[str, str], ...]:
         ("id", str(host.id)),
         ("kind", kind_of_host(host)),
         ("runs", escape(f"{host.hypervisor_type} {host.hypervisor_version or ''}".strip())),
-        ("supports", escape(", ".join(_supported(each) for each in host.supports))),
+        (
+            "supports",
+            escape(
+                ", ".join(
+                    "/".join(
+                        part or "any" for part in (each.architecture, each.hypervisor_type, each.vm_mode)
+                    )
+                    for each in host.supports
+                )
+            ),
+        ),
         (
             "capabilities",
             escape(", ".join(f"{key}={value}" for key, value in sorted(host.capabilities.items()))),
@@ -358,10 +365,6 @@ def why_of_host(host: HostState) -> str:
 
 def _refused(host: HostState) -> str:
     return f"placement has an older state of it: {host.report_refused}" if host.report_refused else ""
-
-
-def _supported(kind: Supported) -> str:
-    return "/".join(part or "any" for part in (kind.architecture, kind.hypervisor_type, kind.vm_mode))
 
 
 def grid_of(*rows: tuple[str, str]) -> Table:

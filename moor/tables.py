@@ -72,6 +72,12 @@ class Columns(Struct, Generic[T], frozen=True):
         first, *_ = self.cells.values()
         return text_of(first(item)).plain
 
+    def filled(self, items: Sequence[T]) -> tuple[list[str], list[list[Cell]]]:
+        """The headings of the columns that are not empty, and their cells row by row; without items, all headings."""
+        rows = [[cell(each) for cell in self.cells.values()] for each in items]
+        wanted = [at for at in range(len(self.cells)) if not rows or any(text_of(row[at]) for row in rows)]
+        return [[*self.cells][at] for at in wanted], [[row[at] for at in wanted] for row in rows]
+
 
 # Headings, each with its cells: the first is the heading's own.
 Headed = Sequence[tuple[str, Sequence[Text]]]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import click
 import msgspec
@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 from engine.inventories import ProviderId
 from ironic_sync.core.offers import class_of
 from ironic_sync.core.rows import OF_NOBODY, NodeRow
-from ironic_sync.rest import HttpIronicApi, PatchOperation
+from ironic_sync.rest import HttpIronicApi
 from ironic_sync.store_sql import IronicStore
 from kit.times import now
 from moor.bare_metal.nodes import (
@@ -99,10 +99,6 @@ def adopt(
     flavor: Annotated[
         str, option(help="The stored flavor. Default: the only one that asks for the node's class.")
     ] = "",
-    new_instance: Annotated[
-        bool,
-        option("--new-instance", help="Give nodes that Ironic has deployed without an instance a new one."),
-    ] = False,
     dry_run: Annotated[
         bool, option("--dry-run", help="Only say what would be adopted, and what keeps the others back.")
     ] = False,
@@ -118,7 +114,7 @@ def adopt(
     """
     given = Adoption(project=project, user=user, flavor=flavor)
     asked = [structs.replace(given, node=each) for each in nodes or ()] + rows_in_file(file, given)
-    if bool(asked) == all_ or (give_back and (all_ or dry_run or new_instance)):
+    if bool(asked) == all_ or (give_back and (all_ or dry_run)):
         raise click.BadParameter(
             "give nodes, or --file, or --all instead of both; --give-back is for nodes, and alone"
         )
@@ -139,13 +135,13 @@ def adopt(
                 return [await _given_back(moor, each) for each in found]
             flavors = {each.name: each async for each in moor.list_flavors()}
             adopter = _Adopter(reader.api, reader.rows, moor, flavors, timeout)
-            plans = [
-                (await adopter.planned(one, node, gives_new=new_instance), node)
-                for one, node in zip(asked or [given] * len(strays), strays, strict=True)
-            ]
+            wanted = [*zip(asked or [given] * len(strays), strays, strict=True)]
+            plans = [await adopter.planned(one, node) for one, node in wanted]
             if dry_run:
-                return [plan for plan, _ in plans]
-            ordered = [await adopter.ordered(plan, node) for plan, node in plans]
+                return plans
+            ordered = [
+                await adopter.ordered(plan, node) for plan, (_, node) in zip(plans, wanted, strict=True)
+            ]
             return [await adopter.ended(plan) for plan in ordered]
 
     done = run(work())
@@ -185,41 +181,35 @@ async def _given_back(moor: Client, node: NodeShown) -> Adoption:
     async for each in moor.list_instances(host=str(node.id), living=True):
         back = structs.replace(back, instance=each.id, name=each.name, project=each.project)
     if back.instance is None:
-        return structs.replace(back, reason="no instance is on it here")
+        return _kept_back(back, "no instance is on it here")
     try:
         await moor.give_back(back.instance)
     except Rejected as refused:
-        return structs.replace(back, reason=refused.reason)
+        return _kept_back(back, refused.reason)
     return structs.replace(back, stage="given back")
 
 
-class _Adopter:
-    def __init__(
-        self,
-        api: HttpIronicApi,
-        rows: IronicStore,
-        moor: Client,
-        flavors: dict[str, Flavor],
-        timeout_s: float,
-    ) -> None:
-        self._api = api
-        self._rows = rows
-        self._moor = moor
-        self._flavors = flavors
-        self._timeout_s = timeout_s
+def _kept_back(plan: Adoption, reason: str) -> Adoption:
+    return structs.replace(plan, stage="kept back", reason=reason)
 
-    async def planned(self, asked: Adoption, node: NodeShown, *, gives_new: bool) -> Adoption:
+
+class _Adopter(Struct, frozen=True):
+    api: HttpIronicApi
+    rows: IronicStore
+    moor: Client
+    flavors: dict[str, Flavor]
+    timeout_s: float
+
+    async def planned(self, asked: Adoption, node: NodeShown) -> Adoption:
         there = node.ironic
         plan = structs.replace(asked, node=str(node.id))
         if there is None or not node.cell or not node.daemon:
-            return structs.replace(
-                plan, reason=node.cell_note or "no daemon knows the node, or Ironic has it no more"
-            )
+            return _kept_back(plan, node.cell_note or "no daemon knows the node, or Ironic has it no more")
         named = class_of(there.resource_class)
         fitting = [
-            name for name, each in self._flavors.items() if named and classes_of_nodes(each) == (named,)
+            name for name, each in self.flavors.items() if named and classes_of_nodes(each) == (named,)
         ]
-        info = await self._api.instance_info(there.id)
+        info = await self.api.instance_info(there.id)
         plan = structs.replace(
             plan,
             instance=there.instance_uuid,
@@ -234,30 +224,25 @@ class _Adopter:
             f"it is {there.provision_state!r} in Ironic, and must be 'active'": state_of(node) != "active",
             node.trouble: node.trouble != OF_NOBODY,
             "an order of a conductor is under way on it": node.deploy is not None,
-            "Ironic has no instance on it: --new-instance gives it one": not (plan.instance or gives_new),
+            "Ironic has no instance on it: set its instance_uuid there": plan.instance is None,
             f"Ironic has instance {plan.instance} on it": asked.instance not in (None, plan.instance),
             "Ironic names no lessee or owner: give --project": not plan.project,
             f"flavor {plan.flavor!r} is none for it: {asks}": plan.flavor not in fitting,
         }
         why = "; ".join(words for words, is_so in found.items() if words and is_so)
-        return structs.replace(plan, reason=why, stage="kept back" if why else "to be adopted")
+        return _kept_back(plan, why) if why else structs.replace(plan, stage="to be adopted")
 
     async def ordered(self, plan: Adoption, node: NodeShown) -> Adoption:
         there = node.ironic
-        if plan.reason or there is None:
+        if plan.reason or there is None or plan.instance is None:
             return plan
+        if not await until(partial(self._is_heard, plan), self._by_s()):
+            return _kept_back(plan, "its daemon has not heard of it: try again")
         try:
-            if plan.instance is None:
-                plan = structs.replace(plan, instance=await self._new_instance(there.id))
-            if not await until(partial(self._is_heard, plan), self._by_s()):
-                return structs.replace(
-                    plan, stage="kept back", reason="its daemon has not heard of it: try again"
-                )
-            assert plan.instance is not None, "it has one by now"
-            state = await self._moor.adopt_on_node(
+            state = await self.moor.adopt_on_node(
                 there.id,
                 plan.instance,
-                self._flavors[plan.flavor],
+                self.flavors[plan.flavor],
                 cell=node.cell,
                 resource_class=class_of(there.resource_class),
                 created_at=there.provision_updated_at or now(),
@@ -266,10 +251,9 @@ class _Adopter:
                 name=plan.name,
             )
         except Rejected as refused:
-            return structs.replace(plan, stage="kept back", reason=f"{refused.field}: {refused.reason}")
+            return _kept_back(plan, f"{refused.field}: {refused.reason}")
         if state.project != plan.project:
-            why = f"it was adopted before, for project {state.project!r}"
-            return structs.replace(plan, stage="kept back", reason=why)
+            return _kept_back(plan, f"it was adopted before, for project {state.project!r}")
         return plan
 
     async def ended(self, plan: Adoption) -> Adoption:
@@ -279,26 +263,14 @@ class _Adopter:
         why = await until(partial(self._answer, plan), self._by_s())
         if why == ADOPTED:
             return structs.replace(plan, stage="adopted")
-        return structs.replace(
-            plan, stage="kept back", reason=why or "its daemon has not answered: try again"
-        )
+        return _kept_back(plan, why or "its daemon has not answered: try again")
 
     def _by_s(self) -> float:
-        return asyncio.get_running_loop().time() + self._timeout_s
-
-    async def _new_instance(self, node: ProviderId) -> UUID:
-        """Give the node an instance in Ironic. That alone changes nothing on it."""
-        new = uuid4()
-        refused = await self._api.patch(node, [PatchOperation("add", "/instance_uuid", str(new))])
-        if refused is not None:
-            raise Rejected(
-                "instance_uuid", str(new), f"Ironic refuses it ({refused.status}): {refused.message}"
-            )
-        return new
+        return asyncio.get_running_loop().time() + self.timeout_s
 
     async def _row(self, plan: Adoption) -> NodeRow | None:
         node = ProviderId(UUID(plan.node))
-        return (await self._rows.read([node])).get(node)
+        return (await self.rows.read([node])).get(node)
 
     async def _is_heard(self, plan: Adoption) -> bool:
         """Whether the daemons know that the instance is there: otherwise they would refuse it."""
@@ -310,7 +282,7 @@ class _Adopter:
         row = await self._row(plan)
         if row is not None and row.living is not None and row.living.instance == plan.instance:
             return ADOPTED
-        for state in (await self._moor.instances_called(str(plan.instance))).values():
+        for state in (await self.moor.instances_called(str(plan.instance))).values():
             if state.state == "error":
                 return f"{state.reason}; `moor node adopt --give-back` forgets it, `moor delete` ends it"
         return ""

@@ -10,7 +10,6 @@ as long as the command may wait.
 
 import asyncio
 import secrets
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -40,6 +39,7 @@ from moor.bare_metal.nodes import (
 )
 from moor.bare_metal.ring_command import app as ring
 from moor.flags import Commands, argument, option
+from moor.instances.requests import text_in
 from moor.options import (
     NOT_DONE,
     NOT_IN_TIME,
@@ -47,12 +47,13 @@ from moor.options import (
     IronicDatabaseUrl,
     IronicUrl,
     Output,
+    be_sure,
     client,
     fail,
-    run,
     run_with,
     say,
     tell,
+    wrong_value,
 )
 from moor.overview.audit_command import Settle, cell_clients
 from moor.resource_commands import commands_of, completes
@@ -296,10 +297,7 @@ def _print_console(console: Console) -> None:
 
 
 def _password_in(file: Path) -> str:
-    try:
-        password = file.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as problem:
-        raise click.BadParameter(f"--password-file is '{file}': {problem}") from None
+    password = text_in("--password-file", file).strip()
     if not password:
         raise click.BadParameter(f"--password-file is '{file}', which is empty")
     return password
@@ -309,16 +307,12 @@ def _steps(given: str) -> list[CleanStep]:
     """Parse a list of clean steps, given as JSON or as the path of a file with JSON."""
     text = given
     if not given.lstrip().startswith(("[", "{")):
-        try:
+        with wrong_value(
+            f"--steps is {given!r}, which is neither a JSON list nor a readable file: ", OSError
+        ):
             text = Path(given).read_text(encoding="utf-8")
-        except (OSError, ValueError) as problem:
-            raise click.BadParameter(
-                f"--steps is {given!r}, which is neither a JSON list nor a readable file: {problem}"
-            ) from None
-    try:
+    with wrong_value(f"--steps is {text[:SHOWN_MAX]!r}: "):
         steps = msgspec.json.decode(text, type=list[CleanStep])
-    except msgspec.DecodeError as problem:
-        raise click.BadParameter(f"--steps is {text[:SHOWN_MAX]!r}: {problem}") from None
     if not steps:
         raise click.BadParameter("--steps is an empty list: Ironic needs at least one")
     return steps
@@ -476,34 +470,27 @@ def undeploy(
     if not settings.ironic_db_url:
         raise click.BadParameter("the daemons' database is not named: give --ironic-db or MOOR_IRONIC_DB_URL")
 
-    async def work() -> tuple[Sequence[NodeShown], bool]:
-        async with reading_nodes(settings) as reader:
-            found = {ProviderId(node.id): node for node in await reader.nodes_called(*nodes)}
-            if reader.away:
-                fail(f"Ironic does not answer, so nothing was done: {reader.away}")
-            instances = _instances_on([*found.values()])
-            await _check_that_nobody_has(settings, [*found.values()], settle)
-            named = ", ".join(f"{_words(instances[id_])} off {_named(node)}" for id_, node in found.items())
-            if not yes and not sys.stdin.isatty():
-                fail(f"nothing was done: this takes {named}. What is on the disks is lost: say so with --yes")
-            if not yes and not click.confirm(f"Take {named}? What is on the disks is lost", err=True):
-                fail("nothing was done")
-            await _undeploy(reader, found, instances)
-            ids = [str(id_) for id_ in found]
+    async def work(reader: NodeReader) -> tuple[Sequence[NodeShown], bool]:
+        found = {ProviderId(node.id): node for node in await reader.nodes_called(*nodes)}
+        if reader.away:
+            fail(f"Ironic does not answer, so nothing was done: {reader.away}")
+        instances = _instances_on([*found.values()])
+        await _check_that_nobody_has(settings, [*found.values()], settle)
+        named = ", ".join(f"{_words(instances[id_])} off {_named(node)}" for id_, node in found.items())
+        be_sure(f"this takes {named}. What is on the disks is lost", yes=yes)
+        await _undeploy(reader, found, instances)
+        ids = [str(id_) for id_ in found]
 
-            def is_on(node: NodeShown | None) -> bool:
-                if node is None or node.ironic is None:
-                    return False
-                instance = instances[ProviderId(node.id)]
-                return (
-                    is_of_nobody(node.ironic) if instance is None else node.ironic.instance_uuid == instance
-                )
+        def is_on(node: NodeShown | None) -> bool:
+            if node is None or node.ironic is None:
+                return False
+            instance = instances[ProviderId(node.id)]
+            return is_of_nobody(node.ironic) if instance is None else node.ironic.instance_uuid == instance
 
-            by_s = asyncio.get_running_loop().time() + timeout
-            is_done = not wait or await until_none(is_on, reader, ids, by_s)
-            return [node for node in (await reader.find(ids)).values() if node is not None], is_done
+        is_done = not wait or await until_none(is_on, reader, ids, _now_s() + timeout)
+        return [node for node in (await reader.find(ids)).values() if node is not None], is_done
 
-    done, in_time = run(work())
+    done, in_time = run_with(reading_nodes(settings), work)
     print_all(done, NODE.columns)
     if not in_time:
         fail(

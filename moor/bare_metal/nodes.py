@@ -39,7 +39,7 @@ from moor.options import (
 )
 from moor.resources import ResourceKind
 from moor.settings import Settings
-from moor.showing import time_in_words
+from moor.showing import amounts_of, time_in_words
 from moor.tables import Columns, styled
 
 # The bare-metal daemons' rows, which operators' commands read from the database instead of asking a daemon.
@@ -139,7 +139,7 @@ class NodeShown(Struct, frozen=True, kw_only=True):
     lives: UUID | None = None
     # What daemons have taken off by themselves, and why.
     unasked: tuple[Unasked, ...] = ()
-    # What a person must decide, since Ironic and the books disagree about the node.
+    # A person must decide about this: Ironic and the books disagree about the node.
     trouble: str = ""
 
 
@@ -308,7 +308,7 @@ async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
         )
     async with AsyncExitStack() as stack:
         rows = None
-        api = await stack.enter_async_context(_opened_api(settings))
+        api = await stack.enter_async_context(opened_api(settings))
         if settings.ironic_db_url:
             rows = await stack.enter_async_context(opened_rows(settings.ironic_db_url))
         yield NodeReader(api, rows, partial(_instances_named, settings) if settings.bus_url else None)
@@ -339,12 +339,12 @@ async def _instances_named(settings: Settings, names: Sequence[str]) -> Mapping[
 @asynccontextmanager
 async def listing_nodes(settings: Settings) -> AsyncIterator[Callable[[], Awaitable[NodesInIronic]] | None]:
     """Lists the nodes of the Ironic that the settings name, for an audit; None if they name none."""
-    async with _opened_api(settings) as api:
+    async with opened_api(settings) as api:
         yield None if api is None else partial(_all_seen, api)
 
 
 @asynccontextmanager
-async def _opened_api(settings: Settings) -> AsyncIterator[HttpIronicApi | None]:
+async def opened_api(settings: Settings) -> AsyncIterator[HttpIronicApi | None]:
     with wrong_value():
         addresses = structs.replace(settings.addresses, ironic_url=settings.ironic_url)
         api = ironic_api(addresses, tuned(OPENSTACK))
@@ -395,10 +395,12 @@ def _offered(node: Node | None, row: NodeRow | None, *, has_rows: bool) -> Offer
     if row is None:
         why = "no daemon knows the node yet" if has_rows else "the daemons' database is not named"
         return Offered(reasons=(why,))
-    reported = row.reported
-    wanted = row.offer
+    reported, wanted, heard = row.reported, row.offer, row.node
+    has_changed = node is not None and (
+        heard is None or any(getattr(node, each) != getattr(heard, each) for each in _OFFER_FIELDS)
+    )
     reasons = [
-        NOT_HEARD if node is not None and not _is_as_heard(node, row.node) else "",
+        NOT_HEARD if has_changed else "",
         "Ironic has no such node" if node is None and not row.is_deleted else "",
         *(wanted.reasons if wanted else ()),
         row.cell_note,
@@ -413,10 +415,6 @@ def _offered(node: Node | None, row: NodeRow | None, *, has_rows: bool) -> Offer
         traits=reported.traits if reported else (),
         reasons=tuple(dict.fromkeys(reason for reason in reasons if reason)),
     )
-
-
-def _is_as_heard(node: Node, heard: Node | None) -> bool:
-    return heard is not None and all(getattr(node, field) == getattr(heard, field) for field in _OFFER_FIELDS)
 
 
 def last_heard(row: NodeRow) -> Node | None:
@@ -464,9 +462,7 @@ STATE_COLOURS = {
 }
 
 
-def _facts_of_node(node: NodeShown) -> list[tuple[str, str]]:
-    """Each fact with its label, in Rich's markup; empty facts are left out where they are shown."""
-    return [*_of_ironic(node), *_of_moorage(node)]
+# Each fact with its label, in Rich's markup; empty facts are left out where they are shown.
 
 
 def _of_ironic(shown: NodeShown) -> list[tuple[str, str]]:
@@ -570,7 +566,7 @@ NODE = ResourceKind[NodeShown](
     list=NodeReader.list_nodes,
     filters=("cell", "daemon", "state", "unavailable"),
     show=NodeReader.show_node,
-    facts=_facts_of_node,
+    facts=lambda node: [*_of_ironic(node), *_of_moorage(node)],
     named_by="NODE",
     named_how="A node's id, its name in Ironic, or the id or name of the instance on it.",
     opened=nodes_named_by,
@@ -600,15 +596,11 @@ NODE = ResourceKind[NodeShown](
 # - A class that no stored flavor requests may never be used.
 # - A bare-metal flavor whose class no node has never finds a host.
 
-RESOURCES = "resources:"
-
 
 async def notes_on_nodes(moor: Client | None, settings: Settings) -> tuple[str, Sequence[str]]:
     """Why nodes are not known, or only as they were last heard, and how many are held; and the mistakes in the Ironic that the settings name, each as a
     sentence. Without a client that a scheduler answers, classes are not compared with flavors.
     """
-    if not settings.ironic_url and not settings.addresses.ironic_db_url:
-        return "", ()
     try:
         async with reading_nodes(settings) as reader:
             nodes = await reader.list_nodes()
@@ -664,15 +656,5 @@ def classes_of_nodes(flavor: Flavor) -> tuple[str, ...]:
     """The bare-metal classes that the flavor requests. Empty if it also requests VCPU or the like: then it is for
     hypervisors, and its custom classes are devices there.
     """
-    amounts = {
-        "VCPU": str(flavor.vcpus),
-        "MEMORY_MB": str(flavor.ram_mb),
-        "DISK_GB": str(flavor.root_gb + flavor.ephemeral_gb),
-        **{
-            key.removeprefix(RESOURCES): value
-            for key, value in flavor.extra_specs.items()
-            if key.startswith(RESOURCES) and not value.startswith("preferred")
-        },
-    }
-    asked = [name for name, amount in amounts.items() if amount != "0"]
+    asked = [name for name, amount in amounts_of(flavor).items() if amount]
     return tuple(sorted(asked)) if all(name.startswith(CUSTOM) for name in asked) else ()

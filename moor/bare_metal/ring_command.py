@@ -4,7 +4,7 @@ It also drains daemons, and removes nodes that Ironic has lost. It reads and wri
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Annotated
@@ -60,30 +60,28 @@ class RingShown(Struct, frozen=True, kw_only=True):
     older: int = 0
 
 
-def ring_of(members: Iterable[Member], rows: Iterable[NodeRow]) -> RingShown:
+# Of which rows the ring is told how many there are.
+_COUNTED: Mapping[str, Callable[[NodeRow], object]] = {
+    "missing": lambda row: row.missing_since_us,
+    "moving": lambda row: row.cell_wanted,
+    "foreign": lambda row: row.is_foreign,
+    "in_trouble": lambda row: row.trouble,
+    "older": lambda row: row.older_than,
+}
+
+
+def ring_of(members: Iterable[Member], rows: Sequence[NodeRow]) -> RingShown:
     """All daemons that are members of the ring or own a node."""
     by_name = {each.name: each for each in members}
-    nodes, with_instances = Counter[str](), Counter[str]()
-    missing = moving = foreign = in_trouble = older = 0
-    for row in rows:
-        nodes[row.owner] += 1
-        with_instances[row.owner] += row.holds_instance
-        missing += bool(row.missing_since_us)
-        moving += bool(row.cell_wanted)
-        foreign += row.is_foreign
-        in_trouble += bool(row.trouble)
-        older += row.older_than is not None
+    nodes = Counter(row.owner for row in rows)
+    with_instances = Counter(row.owner for row in rows if row.holds_instance)
     return RingShown(
         daemons=tuple(
             _daemon(name, by_name.get(name), nodes[name], with_instances[name])
             for name in sorted({*by_name, *nodes} - {""})
         ),
         untaken=nodes[""],
-        missing=missing,
-        moving=moving,
-        foreign=foreign,
-        in_trouble=in_trouble,
-        older=older,
+        **{name: sum(bool(holds(row)) for row in rows) for name, holds in _COUNTED.items()},
     )
 
 
@@ -113,23 +111,16 @@ def notes_of_ring(shown: RingShown) -> list[RingNote]:
 
 
 def _daemon(name: str, member: Member | None, nodes: int, with_instances: int) -> DaemonShown:
-    if member is None:
-        return DaemonShown(name=name, state="gone", nodes=nodes, with_instances=with_instances)
+    known = member or Member(name=name, incarnation="", lease_left_s=0.0)
     return DaemonShown(
         name=name,
-        state=_state(member),
-        incarnation=member.incarnation,
-        lease_left_s=max(0.0, member.lease_left_s),
-        joined_at=member.joined_at,
+        state="gone" if not known.is_alive else "draining" if known.is_draining else "alive",
+        incarnation=known.incarnation,
+        lease_left_s=max(0.0, known.lease_left_s),
+        joined_at=known.joined_at,
         nodes=nodes,
         with_instances=with_instances,
     )
-
-
-def _state(member: Member) -> str:
-    if not member.is_alive:
-        return "gone"
-    return "draining" if member.is_draining else "alive"
 
 
 app = Commands(
@@ -240,15 +231,13 @@ def missing(
     _output: Output = None,
 ) -> None:
     """List nodes that Ironic no longer lists. Too many vanished at once, so they stay reserved until confirmed."""
-
-    async def find(store: IronicStore) -> tuple[NodeRow, ...]:
-        rows = [row async for row in _rows(store) if row.missing_since_us]
-        if remove and rows:
-            async with store.transaction() as transaction:
-                locked = await transaction.load([row.id for row in rows])
-                await transaction.save([believed_missing(row) for row in locked.values()])
-        return tuple(rows)
-
+    rows = with_rows(
+        ironic_db,
+        db,
+        partial(
+            _listed, which=lambda row: row.missing_since_us, decided=believed_missing if remove else None
+        ),
+    )
     found = [
         MissingNode(
             id=row.id,
@@ -256,9 +245,23 @@ def missing(
             cell=row.cell,
             since=moment(row.missing_since_us),
         )
-        for row in with_rows(ironic_db, db, find)
+        for row in rows
     ]
     print_one(found, partial(_print_missing, are_removed=remove))
+
+
+async def _listed(
+    store: IronicStore,
+    which: Callable[[NodeRow], object],
+    decided: Callable[[NodeRow], NodeRow] | None,
+) -> list[NodeRow]:
+    """The rows of which this holds; each is then as an operator has `decided`, if one has."""
+    rows = [row async for row in _rows(store) if which(row)]
+    if decided and rows:
+        async with store.transaction() as transaction:
+            locked = await transaction.load([row.id for row in rows])
+            await transaction.save([decided(row) for row in locked.values()])
+    return rows
 
 
 def _print_missing(found: Sequence[MissingNode], *, are_removed: bool) -> None:
@@ -269,7 +272,7 @@ def _print_missing(found: Sequence[MissingNode], *, are_removed: bool) -> None:
 
 
 class OlderNode(Struct, frozen=True, kw_only=True):
-    """A node of which Ironic tells an older state than the daemons knew: what it has there, and who lives there by the books."""
+    """A node of which Ironic tells an older state than the daemons knew: the instance that it has there, and the one that lives there by the books."""
 
     id: ProviderId
     name: str
@@ -297,16 +300,12 @@ def older(
     """List nodes of which Ironic tells an older state than was known: it was restored from a backup. Until a person answers, the
     daemons take nothing off nodes by themselves, believe no node to be gone, and offer none of these.
     """
-
-    async def find(store: IronicStore) -> tuple[NodeRow, ...]:
-        rows = [row async for row in _rows(store) if row.older_than]
-        if go_on and rows:
-            async with store.transaction() as transaction:
-                locked = await transaction.load([row.id for row in rows])
-                await transaction.save([answered(row) for row in locked.values()])
-        return tuple(rows)
-
-    found = [_older(row) for row in with_rows(ironic_db, db, find)]
+    rows = with_rows(
+        ironic_db,
+        db,
+        partial(_listed, which=lambda row: row.older_than, decided=answered if go_on else None),
+    )
+    found = [_older(row) for row in rows]
     print_all(found, _OLDER, "no nodes")
     if go_on and not wants_document():
         out.print(f"{len(found)} nodes count again as Ironic has them")

@@ -47,7 +47,6 @@ from moor.secret_files import (
     ReplaceEnvironment,
     Rotate,
     changes_credentials,
-    check_private,
     environment_files,
     files_of_passwords,
     known_passwords,
@@ -125,11 +124,10 @@ def declare(
         raise click.BadParameter("--users needs --credentials FILE, in which the passwords are saved")
     if not users:
         _check_no_passwords({"--env-dir": env_dir, "--password-dir": password_dir, "--rotate": rotate})
-    check_private(credentials)
+    known = known_passwords(credentials)
     password_files = files_of_passwords(password_dir, "broker")
     command = ctl_of(ctl) if users else []
     settings, deployments = _deployments(bus, cells)
-    known = known_passwords(credentials)
     named = {name for each in deployments for name in each.rights()} if users else ()
     passwords = passwords_of({*named}, known, rotate)
     chosen = _chosen(deployments, only)
@@ -141,10 +139,7 @@ def declare(
     with wrong_value("a broker's URL: "):
         variables = broker_variables(settings, passwords, password_files) if env_dir is not None else {}
     files = environment_files(env_dir, variables, replace=replace_env)
-    if credentials is not None and users:
-        # Write the files first: a password that reaches only the broker would be lost.
-        write_private(credentials, {**known, **passwords})
-    write_all(files, password_files, passwords)
+    write_all(credentials if users else None, known, passwords, files=files, password_files=password_files)
     for deployment in chosen:
         objects = deployment.objects(create_foreign=ironic)
         with_connection(deployment.url, partial(_declare, objects))
@@ -430,9 +425,8 @@ def create(
     deployment, command = _api_broker(bus), ctl_of(ctl)
     with wrong_value():
         application = Application(name, tuple(dict.fromkeys(project or ())), admin)
-    check_private(credentials)
-    password_files = files_of_passwords(password_dir, "broker")
     known = known_passwords(credentials)
+    password_files = files_of_passwords(password_dir, "broker")
     passwords = passwords_of({application.user}, known, [application.user] if rotate else ())
     password = passwords[application.user]
     variables = {
@@ -443,9 +437,7 @@ def create(
     }
     files = environment_files(env_dir, {application.user: variables}, replace=replace_env)
     _check_answered(bus)
-    if credentials is not None:
-        write_private(credentials, {**known, application.user: password})
-    write_all(files, password_files, passwords)
+    write_all(credentials, known, passwords, files=files, password_files=password_files)
     definitions = definitions_of(
         deployment.objects().exchanges,
         (),
@@ -487,7 +479,7 @@ def delete(
         raise click.BadParameter(
             f"NAME is {name!r}: an application's name must match {APPLICATION_NAME.pattern}"
         )
-    check_private(credentials)
+    known = known_passwords(credentials)
     _check_answered(bus)
     user = f"{APPLICATION_USER}{name}"
     was_there = any(each["user"] == user for each in _listed(command, "list_users"))
@@ -497,7 +489,6 @@ def delete(
     for queue, waiting in with_connection(deployment.url, partial(depths_of, queues)).items():
         if waiting is not None:
             rabbitmqctl(command, "delete_queue", queue, "--vhost", deployment.virtual_host)
-    known = known_passwords(credentials)
     if credentials is not None and known.pop(user, None) is not None:
         write_private(credentials, known)
     with_client(bus, lambda moor: moor.delete_application(name), operates=True)
@@ -523,10 +514,8 @@ def _api_broker(bus: str) -> BrokerDeployment:
 
 def ctl_of(given: str) -> list[str]:
     """The words of --ctl, checked before anything changes."""
-    try:
+    with wrong_value(f"--ctl is {given!r}: "):
         words = shlex.split(given)
-    except ValueError as wrong:
-        raise click.BadParameter(f"--ctl is {given!r}: {wrong}") from None
     if not words or shutil.which(words[0]) is None:
         raise click.BadParameter(
             f"--ctl is {given!r}: there is no such command on this machine; name one that runs rabbitmqctl for the broker"

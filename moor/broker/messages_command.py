@@ -34,7 +34,7 @@ from moor.options import BusUrl, Output, Project, fail, out, tell, wants_documen
 from moor.resource_commands import check_not_both, commands_of, with_filters
 from moor.resources import DEAD_LETTER
 from moor.showing import COLOURS, print_all, print_line
-from moor.tables import Cell, Columns
+from moor.tables import Columns
 
 app = commands_of(
     DEAD_LETTER, "Dead letters, messages that no worker could handle: list, show, replay or delete them."
@@ -88,14 +88,13 @@ class LetterGroup(Struct, frozen=True):
     letters: int
 
 
-def _of_oldest(cell: Callable[[DeadLetter], Cell], group: LetterGroup) -> Cell:
-    return cell(group.oldest)
-
-
 GROUPS = Columns[LetterGroup](
     {
         "letters": lambda group: f"{group.letters:,}",
-        **{name: partial(_of_oldest, cell) for name, cell in DEAD_LETTER.columns.cells.items()},
+        **{
+            name: partial(lambda cell, group: cell(group.oldest), cell)
+            for name, cell in DEAD_LETTER.columns.cells.items()
+        },
     },
     prose=DEAD_LETTER.columns.prose,
     numbers=("letters", *DEAD_LETTER.columns.numbers),

@@ -441,7 +441,8 @@ class InstanceFollower:
         due_s = 0.0
         while True:
             is_due = due_s <= loop.time()
-            new = self._taken_new()
+            new, self._new = self._new, set()
+            self._are_new.clear()
             ids = self._ids if is_due else new
             if is_due:
                 due_s = loop.time() + LOOK_AGAIN_S
@@ -451,11 +452,6 @@ class InstanceFollower:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due_s):
                     await self._are_new.wait()
-
-    def _taken_new(self) -> Collection[InstanceId]:
-        new, self._new = self._new, set()
-        self._are_new.clear()
-        return new
 
 
 def _is_elsewhere(known: InstanceState | None, cell: str) -> bool:

@@ -63,7 +63,9 @@ class DeadLetterCalls(ClientSession):
         Those with these handles; with `like` also all that died of the same; or `every` one, the oldest `limit`. With `queue` only
         those from this queue. Raises `NotFound`, and does nothing, if there is no letter with one of the handles.
         """
-        return await self._decide(handles, queue, limit, every=every, like=like, does=_replay)
+        return await self._decide(
+            handles, queue, limit, every=every, like=like, does=OpenedDeadLetters.replay
+        )
 
     async def delete_dead_letters(
         self,
@@ -74,7 +76,9 @@ class DeadLetterCalls(ClientSession):
         limit: int = LETTERS_MAX,
     ) -> tuple[DeadLetter, ...]:
         """Delete dead letters for good: those that `replay_dead_letters` would send back; returns those that were."""
-        return await self._decide(handles, queue, limit, every=every, like=like, does=_delete)
+        return await self._decide(
+            handles, queue, limit, every=every, like=like, does=lambda opened, _, tags: opened.drop(tags)
+        )
 
     async def _decide(
         self,
@@ -84,7 +88,7 @@ class DeadLetterCalls(ClientSession):
         *,
         every: bool,
         like: bool,
-        does: Callable[[Connection, OpenedDeadLetters, Sequence[int]], Awaitable[None]],
+        does: Callable[[OpenedDeadLetters, Connection, Sequence[int]], Awaitable[None]],
     ) -> tuple[DeadLetter, ...]:
         reads = PREFETCH_MAX if queue or handles else limit
         async with self._opened_letters(reads) as (connection, opened):
@@ -98,7 +102,7 @@ class DeadLetterCalls(ClientSession):
                 for tag, letter in among.items()
                 if every or letter.handle in handles or group_of(letter) in groups
             }
-            await does(connection, opened, [*chosen])
+            await does(opened, connection, [*chosen])
             return _each_once(chosen.values())
 
     @asynccontextmanager
@@ -130,11 +134,3 @@ def _each_once(letters: Iterable[DeadLetter]) -> tuple[DeadLetter, ...]:
 def _from(queue: str, opened: OpenedDeadLetters, limit: int) -> dict[int, DeadLetter]:
     letters = [(tag, each) for tag, each in opened.letters.items() if queue in ("", each.queue)]
     return dict(letters[:limit])
-
-
-async def _replay(connection: Connection, opened: OpenedDeadLetters, tags: Sequence[int]) -> None:
-    await opened.replay(connection, tags)
-
-
-async def _delete(_connection: Connection, opened: OpenedDeadLetters, tags: Sequence[int]) -> None:
-    await opened.drop(tags)

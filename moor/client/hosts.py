@@ -114,7 +114,7 @@ class HostMoves:
 
     async def made(self, at_once: int, timeout_s: float, stop: asyncio.Event | None) -> Emptied:
         """Make them. When the time is up, or `stop` is set, nothing more is ordered: what moves then goes on."""
-        working = asyncio.create_task(self.make(at_once))
+        working = asyncio.create_task(during(self._make(at_once), self._following.follow()))
         tasks = [working, *([asyncio.create_task(stop.wait())] if stop else ())]
         try:
             await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -131,13 +131,10 @@ class HostMoves:
     def so_far(self) -> Emptied:
         return Emptied(self._host, tuple(self.moved), self.still_there(), time.monotonic() - self._begun_s)
 
-    async def make(self, at_once: int) -> None:
+    async def _make(self, at_once: int) -> None:
         """Keep `at_once` moves under way, or as many as the schedulers' limits allow, until all are over. Moves that wait for
         room do not count.
         """
-        await during(self._make(at_once), self._following.follow())
-
-    async def _make(self, at_once: int) -> None:
         allowed = at_once
         while self._waiting or self._under_way:
             if self._waiting and self._going < (1 if self._is_cut else allowed):
@@ -308,7 +305,7 @@ class HostCalls(ClientSession):
     ) -> Listing[HostState, HostsFound]:
         """All hosts in the order of their names, bare-metal nodes too; or those that are so. A page also says what they use. For admins."""
         question = AskHosts(cell=cell, mode=mode or "", up=up, kind=kind, name=name, limit=HOSTS_PAGE)
-        return self._listing(question, HostsFound, lambda page: page.hosts)
+        return Listing(self, question, HostsFound, lambda page: page.hosts)
 
     async def show_host(self, name: str) -> HostState:
         """A host or a node by its name; `CELL/NAME` if several cells have it. Raises `NotFound`. For admins."""
@@ -477,20 +474,21 @@ class HostCalls(ClientSession):
 
     def list_capabilities(self) -> Listing[Capability, CapabilitiesFound]:
         """The traits, resource classes and facts that hosts have: on how many hosts, with which values. For admins."""
-        return self._listing(
-            AskCapabilities(limit=HOSTS_PAGE), CapabilitiesFound, lambda page: page.capabilities
+        return Listing(
+            self, AskCapabilities(limit=HOSTS_PAGE), CapabilitiesFound, lambda page: page.capabilities
         )
 
     def list_hosts_having(self, name: str, value: str = "") -> Listing[HostHaving, CapabilitiesFound]:
         """The hosts that have this trait, resource class or fact, each with its value. For admins."""
         question = AskCapabilities(having=name, value=value, limit=HOSTS_PAGE)
-        return self._listing(question, CapabilitiesFound, lambda page: page.hosts)
+        return Listing(self, question, CapabilitiesFound, lambda page: page.hosts)
 
     # Cells, and the cloud as a whole
 
     def list_cells(self, *, up: bool | None = None) -> Listing[CellState, CellsFound]:
         """All cells, with their conductors, and whether each is up; or only those that are, or are not. For admins."""
-        return self._listing(
+        return Listing(
+            self,
             AskCells(),
             CellsFound,
             lambda page: [each for each in page.cells if up in (None, each.life != "down")],
@@ -518,7 +516,7 @@ class AggregateCalls(ClientSession):
     def list_aggregates(self) -> Listing[AggregateState, AggregatesFound]:
         """All aggregates in the order of their names, without their hosts."""
         question = AskAggregates(limit=HOSTS_PAGE)
-        return self._listing(question, AggregatesFound, lambda page: page.aggregates)
+        return Listing(self, question, AggregatesFound, lambda page: page.aggregates)
 
     async def show_aggregate(self, aggregate: Named) -> AggregateState:
         """An aggregate with its hosts, by its name or id, or the beginning of its id. Raises `NotFound`."""
@@ -534,7 +532,7 @@ class AggregateCalls(ClientSession):
 
     async def _aggregate_pages(self, name: str) -> list[AggregateState]:
         question = AskAggregates(name=name, limit=HOSTS_PAGE)
-        listing = self._listing(question, AggregatesFound, lambda page: page.aggregates)
+        listing = Listing(self, question, AggregatesFound, lambda page: page.aggregates)
         return [each async for each in listing]
 
     async def create_aggregate(

@@ -117,7 +117,7 @@ class InstanceCalls(NamingSession):
         question = AskInstances(
             request_id=RequestId(request_id), limit=FOUND_AT_ONCE_MAX, project=self.project
         )
-        states = [each async for each in self._instances(question)]
+        states = await Listing(self, question, InstancesFound, lambda page: page.instances)
         if not states:
             raise NotFound("request", request_id)
         return self._built(RequestId(request_id), [each.id for each in states], self.project, states)
@@ -220,7 +220,7 @@ class InstanceCalls(NamingSession):
             counted=counted,
             limit=FOUND_AT_ONCE_MAX,
         )
-        return self._instances(question)
+        return Listing(self, question, InstancesFound, lambda page: page.instances)
 
     def history(self, instance: Named) -> Listing[Change, HistoryFound]:
         """The orders that an instance was given, the first one first, and how each ended."""
@@ -228,10 +228,7 @@ class InstanceCalls(NamingSession):
         async def question() -> AskHistory:
             return AskHistory(instance=await self._id(instance), project=self.project, limit=HISTORY_PAGE)
 
-        return self._listing(question, HistoryFound, lambda page: page.changes)
-
-    def _instances(self, question: AskInstances) -> Listing[InstanceState, InstancesFound]:
-        return self._listing(question, InstancesFound, lambda page: page.instances)
+        return Listing(self, question, HistoryFound, lambda page: page.changes)
 
 
 # Reads what guests have written to their serial consoles.
@@ -354,7 +351,7 @@ class PlanCalls(NamingSession):
             request = build_of(flavor, self.project, await self._with_ids(fields))
             return AskReasons(request=request, step=step, limit=VERDICTS_PAGE)
 
-        return self._listing(question, ReasonsFound, lambda page: page.hosts)
+        return Listing(self, question, ReasonsFound, lambda page: page.hosts)
 
     async def plan_drain(self, host: str) -> DrainFound:
         """Whether the instances of this host would fit on other hosts of its cell, all together. For admins."""
@@ -492,7 +489,7 @@ class MoveCalls(InstanceCalls):
     def list_moves(self, *, host: str = "", ended: bool = False) -> Listing[Change, MovesFound]:
         """The moves of all instances, the newest first: those under way, or with `ended` all of them. For admins."""
         question = AskMoves(host=host, ended=ended, limit=MOVES_PAGE)
-        return self._listing(question, MovesFound, lambda page: page.moves)
+        return Listing(self, question, MovesFound, lambda page: page.moves)
 
     async def _move(
         self, instance: Named, kind: MoveKind, fields: MoveFields | OrderFields, **more: Any

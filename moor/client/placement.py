@@ -102,7 +102,7 @@ class PlacementCalls(PlacementSession):
 
     def list_providers(self) -> Listing[ProviderState, SnapshotPage]:
         """All providers, with their inventories, traits and aggregates."""
-        return self._listing(AskSnapshot(limit=PAGE), SnapshotPage, lambda page: page.providers)
+        return Listing(self, AskSnapshot(limit=PAGE), SnapshotPage, lambda page: page.providers)
 
     async def show_provider(self, provider: Named) -> ProviderState:
         """A provider by its id, its name, or the beginning of its id. Raises `NotFound`."""
@@ -172,11 +172,11 @@ class PlacementCalls(PlacementSession):
             id_ = id_in(provider) or (await self.show_provider(provider)).id
             return AskHolders(provider=ProviderId(id_), limit=1000)
 
-        return self._listing(question, HoldersFound, lambda page: page.holders)
+        return Listing(self, question, HoldersFound, lambda page: page.holders)
 
     def list_traits(self) -> Listing[str, NamesFound]:
         """The custom traits, in the order of their names. For admins."""
-        return self._listing(AskNames(of="traits", limit=PAGE), NamesFound, lambda page: page.names)
+        return Listing(self, AskNames(of="traits", limit=PAGE), NamesFound, lambda page: page.names)
 
     async def create_trait(self, name: str) -> None:
         """Create a custom trait; to repeat it is harmless."""
@@ -188,7 +188,7 @@ class PlacementCalls(PlacementSession):
 
     def list_classes(self) -> Listing[str, NamesFound]:
         """The custom resource classes, in the order of their names. For admins."""
-        return self._listing(AskNames(of="classes", limit=PAGE), NamesFound, lambda page: page.names)
+        return Listing(self, AskNames(of="classes", limit=PAGE), NamesFound, lambda page: page.names)
 
     async def create_class(self, name: str) -> None:
         """Create a custom resource class; to repeat it is harmless."""

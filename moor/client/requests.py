@@ -4,6 +4,7 @@
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -152,14 +153,6 @@ class ClientSession:
         with self._raising(question):
             return await answer_of(self._bus, question, kind)
 
-    def _listing(
-        self,
-        question: Message | Callable[[], Awaitable[Message]],
-        kind: type[P],
-        items: Callable[[P], Iterable[T]],
-    ) -> "Listing[T, P]":
-        return Listing(self, question, kind, items)
-
     async def _one(
         self, question: Message, kind: type[P], items: Callable[[P], Sequence[T]], what: str, name: object
     ) -> T:
@@ -255,20 +248,23 @@ class Listing(Generic[T, P]):
 
     def __await__(self) -> Generator[Any, None, list[T]]:
         """All of them: `await listing`."""
-        return self._all().__await__()
-
-    async def _all(self) -> list[T]:
-        return [each async for each in self.items()]
+        return self.first(sys.maxsize).__await__()
 
     async def first(self, most: int) -> list[T]:
         """The first of them, at most so many."""
-        found: list[T] = []
+        return [item for page in await self.beginning(most) for item in self._items(page)][:most]
+
+    async def beginning(self, most: int) -> list[P]:
+        """The first pages, until they have so many items."""
+        found: list[P] = []
+        left = most
         async with aclosing(self.pages()) as pages:
             async for page in pages:
-                found += self._items(page)
-                if len(found) >= most:
+                found.append(page)
+                left -= len([*self._items(page)])
+                if left <= 0:
                     break
-        return found[:most]
+        return found
 
 
 class SentRequest:

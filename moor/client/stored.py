@@ -168,7 +168,7 @@ class StoredCalls(PlacementSession):
         return self._stored(PROFILES)
 
     def _stored(self, kind: StoredKind[T, P]) -> Listing[T, P]:
-        return self._listing(kind.ask(project=self.project, limit=PAGE), kind.found, kind.items)
+        return Listing(self, kind.ask(project=self.project, limit=PAGE), kind.found, kind.items)
 
     async def _one_stored(self, kind: StoredKind[T, P], message: Message, name: str) -> T:
         """The thing of this name that this message asks for, changes or deletes. An error names those whose names are near it."""
@@ -207,7 +207,7 @@ class StoredCalls(PlacementSession):
     def list_groups(self, *, name: str = "") -> Listing[GroupState, GroupsFound]:
         """All server groups, without their members; or those of this name."""
         question = AskGroups(project=self.project, name=name, limit=GROUPS_PAGE)
-        return self._listing(question, GroupsFound, lambda page: page.groups)
+        return Listing(self, question, GroupsFound, lambda page: page.groups)
 
     async def _one_group(self, message: Callable[..., Message], group: Named) -> GroupState:
         with self._raising():
@@ -242,7 +242,7 @@ class StoredCalls(PlacementSession):
     def list_quotas(self) -> Listing[QuotaState, QuotasFound]:
         """The quotas of all projects that have limits, in the order of projects; or of the client's project alone."""
         question = AskQuotas(project=self.project, limit=QUOTAS_PAGE)
-        return self._listing(question, QuotasFound, lambda page: page.quotas)
+        return Listing(self, question, QuotasFound, lambda page: page.quotas)
 
     async def usage(self, project: str, *, user: str = "") -> tuple[TypeUsage, ...]:
         """The amount of each resource class that a project, or one of its users, holds, by the type of consumer."""
@@ -279,4 +279,4 @@ class StoredCalls(PlacementSession):
 
     def list_applications(self) -> Listing[KnownApplication, ApplicationsFound]:
         """All applications that the schedulers know, in the order of their names. For operators."""
-        return self._listing(AskApplications(), ApplicationsFound, lambda page: page.applications)
+        return Listing(self, AskApplications(), ApplicationsFound, lambda page: page.applications)

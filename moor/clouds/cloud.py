@@ -4,7 +4,7 @@ and bare metal, if that is wanted. processes.py runs a plan on servers, with a p
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +26,7 @@ from ironic_sync.settings import DaemonRules
 from ironic_sync.store_sql import IronicStore
 from ironic_sync.wiring import ironic_parts
 from kit.database_settings import DatabaseSettings
-from kit.health import About, BadAddressError, Health
+from kit.health import About, Health
 from kit.process import Part, run_until, running
 from kit.sql import upgrade
 from laboratory.computes.driver import simulated_hosts
@@ -55,10 +55,6 @@ DRAIN_S_MAX = 10.0
 ONE_OF_EACH: Mapping[str, int] = MappingProxyType({"placement": 1, "scheduler": 1, "conductor": 1})
 
 
-class IronicPortTaken(Exception):  # noqa: N818 - named for what happened
-    """The simulated Ironic cannot listen at the address that was given."""
-
-
 class BareMetalPlan(Struct, frozen=True, kw_only=True):
     """How many simulated nodes and daemons to run, and how.
 
@@ -85,12 +81,7 @@ class BareMetalPlan(Struct, frozen=True, kw_only=True):
         simulating = IronicSimSettings(
             delays=paced(WorkDurations(), self.pace), conductor_groups=("", *groups)
         )
-        try:
-            return simulated_ironic(
-                broker, nodes, simulating, script=self.script, listen=self.listen, file=file
-            )
-        except BadAddressError as taken:
-            raise IronicPortTaken(str(taken)) from None
+        return simulated_ironic(broker, nodes, simulating, script=self.script, listen=self.listen, file=file)
 
 
 class CloudPlan(Struct, frozen=True, kw_only=True):
@@ -285,10 +276,6 @@ async def _end_leases(database_url: str, settings: DatabaseSettings) -> None:
         await store.close()
 
 
-def _nothing(_: RunningCloud) -> Sequence[Part]:
-    return ()
-
-
 @asynccontextmanager
 async def cloud(
     plan: CloudPlan,
@@ -297,7 +284,7 @@ async def cloud(
     *,
     placement_url: str = "",
     as_user: Callable[[str], Broker] | None = None,
-    beside: Callable[[RunningCloud], Iterable[Part]] = _nothing,
+    beside: Callable[[RunningCloud], Iterable[Part]] = lambda _: (),
 ) -> AsyncIterator[RunningCloud]:
     """Run all workers in this process while this context is open; then drain them. The exit raises the failure of a worker.
 

@@ -38,13 +38,11 @@ from moor.secret_files import (
     ReplaceEnvironment,
     Rotate,
     changes_credentials,
-    check_private,
     environment_files,
     files_of_passwords,
     known_passwords,
     passwords_of,
     write_all,
-    write_private,
 )
 from moor.showing import print_json
 from moor.tables import Columns, print_table
@@ -198,23 +196,16 @@ def upgrade(
     Where `moor db users` has made roles, they get their rights on new tables.
     """
     addresses = _named(db, placement_db, ironic_db)
-    named = [
-        (addresses.placement_db, (PLACEMENT,), ""),
-        (addresses.db_url, OTHERS, ""),
-        (addresses.ironic_db, (IRONIC,), ""),
-        *((url, OF_CELLS, f" of {cell}") for cell, url in addresses.cell_db_urls.items()),
-    ]
     settings = tuned(DATABASE)
 
     async def work() -> None:
-        for url, owners, of_cell in named:
-            for owner in owners if url else ():
-                with _telling(url):
-                    before, after = await upgrade_tables(url, owner, settings)
-                what = "is up to date" if before == after else f"upgraded from {before or 'nothing'}"
-                out.print(f"{owner}{of_cell}: [green]{after}[/green] ({what})")
         for use in databases_of(addresses):
+            of_cell = f" of {', '.join(use.cells)}" if use.packages == OF_CELLS else ""
             with _telling(use.url):
+                for owner in use.packages:
+                    before, after = await upgrade_tables(use.url, owner, settings)
+                    what = "is up to date" if before == after else f"upgraded from {before or 'nothing'}"
+                    out.print(f"{owner}{of_cell}: [green]{after}[/green] ({what})")
                 granted = await grant_rights(use.url, use.owner, use.roles, settings)
             if granted:
                 out.print(f"rights of {', '.join(granted)}: [green]granted[/green]")
@@ -253,9 +244,8 @@ def users(
             "no cell is named, and each has a conductor with a role: give --cells or MOOR_CELLS"
         )
     _check_postgresql(uses)
-    check_private(credentials)
-    password_files = files_of_passwords(password_dir, "database")
     known = known_passwords(credentials)
+    password_files = files_of_passwords(password_dir, "database")
     names = dict.fromkeys((role_name(OWNER), *(role.name for use in uses for role in use.roles)))
     passwords = passwords_of(names, known, rotate)
     _check_passwords(passwords, credentials)
@@ -271,9 +261,7 @@ def users(
 
     # What the databases refuse must not be in the files.
     run(tried())
-    # Write the files first: a password that reaches only the database would be lost.
-    write_private(credentials, {**known, **passwords})
-    write_all(files, password_files, passwords)
+    write_all(credentials, known, passwords, files=files, password_files=password_files)
 
     async def work() -> None:
         for use in uses:

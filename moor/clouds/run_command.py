@@ -1,9 +1,8 @@
 """`moor run`: runs one worker in this process, on real brokers and a real database."""
 
 from collections.abc import Mapping
-from enum import StrEnum
 from importlib.metadata import entry_points
-from typing import Annotated
+from typing import Annotated, Literal
 
 import click
 from msgspec import structs
@@ -65,11 +64,7 @@ app = Commands(
 )
 
 Cell = Annotated[str, option_of(GENERAL, "cell")]
-
-
-class DriverName(StrEnum):
-    SIMULATED = "simulated"
-    LIBVIRT = "libvirt"
+DriverName = Literal["simulated", "libvirt"]
 
 
 @app.verb()
@@ -140,7 +135,7 @@ def compute(
     db: DatabaseUrl = "",
     *,
     cell: Cell = "",
-    driver: Annotated[DriverName, option_of(GENERAL, "compute_driver")] = DriverName.SIMULATED,
+    driver: Annotated[DriverName, option_of(GENERAL, "compute_driver")] = "simulated",
     uri: Annotated[str | None, option_of(LIBVIRT, "hosts", show_default=False)] = None,
     folder: Annotated[
         str | None, option_of(LIBVIRT, "folder", "--folder", metavar="DIR", show_default=False)
@@ -165,11 +160,11 @@ def compute(
         "LABORATORY_FAULTS": str(faults or ""),
     }
     kept = CloudSettings(database=tuned(DATABASE))
-    if driver is DriverName.LIBVIRT:
+    if driver == "libvirt":
         kept = structs.replace(kept, libvirt=tuned(LIBVIRT, hosts=uri, folder=folder))
     variables |= environment_of(kept, {}) | {"MOOR_DB_URL": addresses.db_of(cell)}
     for flag, given in (("--uri", uri), ("--folder", folder)):
-        if given is not None and driver is not DriverName.LIBVIRT:
+        if given is not None and driver != "libvirt":
             raise click.BadParameter(
                 f"{flag} is {given!r}, but the hosts are simulated: name --driver libvirt, too"
             )
@@ -287,7 +282,5 @@ def _stated(bus: str, db: str, *, placement_db: str = "", ironic_db: str = "") -
 def _require_one(cell: str, worker: str) -> None:
     if not cell or "," in cell:
         raise click.BadParameter(f"--cell (MOOR_CELL) is {cell!r}: a {worker} needs exactly one cell")
-    try:
+    with wrong_value(f"--cell (MOOR_CELL) is {cell!r}: "):
         check_cell(cell)
-    except ValueError as wrong:
-        raise click.BadParameter(f"--cell (MOOR_CELL) is {cell!r}: {wrong}") from None

@@ -45,7 +45,6 @@ from moor.clouds.cloud import (
     SMALL,
     BareMetalPlan,
     CloudPlan,
-    IronicPortTaken,
     RunningCloud,
     cells_of_groups,
     cloud,
@@ -194,8 +193,6 @@ async def _up(
                 await asyncio.wait((getting_ready,))
         except SocketTakenError as taken:
             fail(f"no bus: {taken}")
-        except IronicPortTaken as taken:
-            fail(f"no simulated Ironic: {taken}; --ironic-listen names another address")
         except BadAddressError as taken:
             fail(str(taken))
         finally:
@@ -308,10 +305,8 @@ def _socket(settings: Settings) -> Path:
             f"cell_bus_urls or cell_db_urls is set for {cells}, but `moor up` has all cells on its own bus and database: set "
             "none of them"
         )
-    try:
+    with wrong_value(f"data is {str(settings.data)!r}: ", OSError):
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as problem:
-        raise click.BadParameter(f"data is {str(settings.data)!r}: {problem}") from None
     return Path(parts.path) if parts.scheme == "unix" else settings.socket
 
 

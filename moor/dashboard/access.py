@@ -23,7 +23,7 @@ from starlette.responses import Response
 
 from kit.errors import Failure
 from kit.keystone import KeystoneRefused
-from moor.dashboard.rendering import Reader
+from moor.dashboard.rendering import FormField, Reader
 from placement_worker.api.auth import (
     ADMIN,
     MEMBER,
@@ -250,18 +250,11 @@ def local_path(text: str) -> str:
 ADMIN_ROLE: Final = "admin"
 
 
-class LoginField(Struct, frozen=True):
-    name: str
-    label: str
-    is_secret: bool = False
-    completes: str = "off"
-
-
-USER = LoginField("user", "User", completes="username")
-PASSWORD = LoginField("password", "Password", is_secret=True, completes="current-password")
-PROJECT = LoginField("project", "Project")
-DOMAIN = LoginField("domain", "Domain, if it is another than the default")
-TOKEN = LoginField("token", "Or a token of Keystone, in place of all that", is_secret=True)
+USER = FormField("user", "User", completes="username")
+PASSWORD = FormField("password", "Password", is_secret=True, completes="current-password")
+PROJECT = FormField("project", "Project")
+DOMAIN = FormField("domain", "Domain, if it is another than the default")
+TOKEN = FormField("token", "Or a token of Keystone, in place of all that", is_secret=True)
 
 
 class Access:
@@ -292,7 +285,7 @@ class Access:
         _set_cookie(request, answer, self.login_cookie, token, age_s)
 
     @property
-    def fields(self) -> tuple[LoginField, ...]:
+    def fields(self) -> tuple[FormField, ...]:
         """What the form to log in asks for; empty if there is none."""
         match self._auth:
             case BasicAuthentication():

@@ -27,6 +27,7 @@ from kit.errors import ConnectionLost, Failure, Refusal
 from kit.logs import InstanceLine, InstanceLog
 from kit.times import now
 from moor.client import Client, ClientError, Emptied, HostMode, HostState, NotFound, Stayed, host_in_cell
+from moor.client.finding import id_in
 from moor.dashboard.access import AGAIN, FORM_TOKEN, Access, FormRefused, form_of, local_path, reader_of
 from moor.dashboard.letters import LetterReader, no_letter
 from moor.dashboard.rendering import NOBODY, PageRefused, PageRenderer, Reader
@@ -76,12 +77,6 @@ class DashboardJob(Struct, eq=False):
     def goes_on(self) -> bool:
         return self.ended_at is None
 
-    def say(self, line: str) -> None:
-        self.said.append(line)
-
-    def show_progress(self, line: str) -> None:
-        self.progress = line
-
 
 class JobList:
     def __init__(self) -> None:
@@ -125,13 +120,13 @@ async def _run(job: DashboardJob, work: Callable[[], Awaitable[None]]) -> None:
         job.state = "done"
     except asyncio.CancelledError:
         job.state = "stopped"
-        job.say("It was stopped. Nothing more is ordered; what was ordered before goes on.")
+        job.said.append("It was stopped. Nothing more is ordered; what was ordered before goes on.")
     except (ClientError, Failure, ConnectionLost, Refusal, PageRefused) as problem:
         job.state = "failed"
-        job.say(str(problem))
+        job.said.append(str(problem))
     except BaseException:
         job.state = "failed"
-        job.say("An error of the dashboard has ended it; its log has the details.")
+        job.said.append("An error of the dashboard has ended it; its log has the details.")
         log.exception("order %s of the dashboard has failed", job.id)
         raise
     finally:
@@ -264,7 +259,7 @@ async def _set_mode(clouds: Clouds, given: Given, job: DashboardJob) -> None:
             sure=mode == "dead",
             for_user=job.by,
         )
-    job.say(f"{whole_name(host)} is set {host.setting.mode}, by {host.setting.by}.")
+    job.said.append(f"{whole_name(host)} is set {host.setting.mode}, by {host.setting.by}.")
 
 
 async def _ask_delete_host(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:
@@ -288,7 +283,7 @@ async def _ask_delete_host(clouds: Clouds, given: Given, _reader: Reader) -> Ord
 async def _delete_host(clouds: Clouds, given: Given, job: DashboardJob) -> None:
     async with clouds.ordering() as moor:
         host = await moor.delete_host(given["host"], for_user=job.by)
-    job.say(f"{whole_name(host)} is deleted.")
+    job.said.append(f"{whole_name(host)} is deleted.")
 
 
 async def _ask_drain(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:
@@ -350,7 +345,7 @@ async def _emptied(
 
     def tell(known: Emptied) -> None:
         so_far[:] = [known]
-        job.show_progress(f"{len(known.moved)} moved, {len(known.stayed)} not yet")
+        job.progress = f"{len(known.moved)} moved, {len(known.stayed)} not yet"
 
     try:
         so_far[:] = [await empty(host, **how, timeout_s=END_S_MAX, for_user=job.by, tell=tell)]
@@ -358,7 +353,7 @@ async def _emptied(
         job.progress = ""
         for known in so_far:
             job.stayed = known.stayed
-            job.say(
+            job.said.append(
                 f"{len(known.moved)} of {counted(len(known.moved) + len(known.stayed))} have left {known.host}."
             )
 
@@ -391,14 +386,13 @@ async def _ask_delete(clouds: Clouds, given: Given, reader: Reader) -> OrderQues
 async def _delete(clouds: Clouds, given: Given, job: DashboardJob) -> None:
     async with clouds.ordering() as moor:
         sent = await moor.of_project(job.project).delete(_instance_id(given["instance"]), for_user=job.by)
-    job.say(f"The instance is {sent.states[0].state}.")
+    job.said.append(f"The instance is {sent.states[0].state}.")
 
 
 def _instance_id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise PageRefused(f"instance is {text!r}: it is no id of an instance.") from None
+    if (id_ := id_in(text)) is None:
+        raise PageRefused(f"instance is {text!r}: it is no id of an instance.")
+    return id_
 
 
 async def _ask_replay(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:
@@ -427,7 +421,7 @@ async def _replay(clouds: Clouds, given: Given, job: DashboardJob) -> None:
         letter = await clouds.letters.replay(broker, handle)
     except NotFound:
         raise PageRefused(no_letter(broker, handle)) from None
-    job.say(f"The dead letter {handle} is back in the queue {letter.queue}.")
+    job.said.append(f"The dead letter {handle} is back in the queue {letter.queue}.")
 
 
 ORDERS: Final[Mapping[str, DashboardOrder]] = {
@@ -606,11 +600,11 @@ def _given(fields: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _form_id(fields: Mapping[str, str]) -> str:
-    text = fields.get(FORM_ID, "")
-    try:
-        return str(UUID(text))
-    except ValueError:
-        raise FormRefused(HTTPStatus.BAD_REQUEST, f"{FORM_ID} is {text!r}: it is no id. {AGAIN}") from None
+    if (id_ := id_in(fields.get(FORM_ID, ""))) is None:
+        raise FormRefused(
+            HTTPStatus.BAD_REQUEST, f"{FORM_ID} is {fields.get(FORM_ID, '')!r}: it is no id. {AGAIN}"
+        )
+    return str(id_)
 
 
 def _what_is_wrong(question: OrderQuestion, fields: Mapping[str, str]) -> str:

@@ -161,20 +161,6 @@ class Watcher(Periodic):
         )
 
 
-class StageShown(Struct, frozen=True):
-    """A stage of boots: how many went through it a second in the last minute, how long that took then and in the last hour, and the
-    hour as two lines.
-    """
-
-    name: str
-    per_s: float
-    minute: tuple[str, str] | None
-    hour: tuple[str, str] | None
-    count: int
-    p50_line: str
-    p99_line: str
-
-
 class CloudPages(PageRenderer):
     def __init__(self, moor: Client, watcher: Watcher) -> None:
         self._moor = moor
@@ -262,19 +248,22 @@ class CloudPages(PageRenderer):
         }
 
 
-def _stage(stage: StageTimes, hour: Sequence[Sample]) -> StageShown:
+def _stage(stage: StageTimes, hour: Sequence[Sample]) -> Mapping[str, Any]:
+    """A stage of boots: how many went through it a second in the last minute, how long that took then and in the last hour, and the
+    hour as two lines.
+    """
     p50 = [(each.at.timestamp(), min(each.p50_s.get(stage.stage, 0.0), BUCKETS_S[-1])) for each in hour]
     p99 = [(each.at.timestamp(), min(each.p99_s.get(stage.stage, 0.0), BUCKETS_S[-1])) for each in hour]
     most = max((seconds for _, seconds in p99), default=0.0)
-    return StageShown(
-        stage.stage,
-        per_second(stage.minute),
-        _in_words(stage.minute),
-        _in_words(stage.hour),
-        stage.hour.count,
-        line_of(p50, most),
-        line_of(p99, most),
-    )
+    return {
+        "name": stage.stage,
+        "per_s": per_second(stage.minute),
+        "minute": _in_words(stage.minute),
+        "hour": _in_words(stage.hour),
+        "count": stage.hour.count,
+        "p50_line": line_of(p50, most),
+        "p99_line": line_of(p99, most),
+    }
 
 
 def _in_words(durations: Durations) -> tuple[str, str] | None:

@@ -20,33 +20,24 @@ from moor.client import (
     NotFound,
     Rejected,
 )
-from moor.dashboard.rendering import NUMBER_MAX, PageRefused, PageRenderer, Reader, is_number
+from moor.dashboard.rendering import NUMBER_MAX, FormField, PageRefused, PageRenderer, Reader, is_number
 from moor.showing import size_in_words
 
 # So many orders for an instance are read at most.
 HISTORY_MAX = 1000
 
 
-class Field(Struct, frozen=True):
-    """A field of the form. `hint` is an example."""
-
-    name: str
-    label: str
-    hint: str = ""
-    is_number: bool = False
-
-
 SIZES = (
-    Field("vcpus", "VCPUs", is_number=True),
-    Field("ram_mb", "memory (MB)", is_number=True),
-    Field("root_gb", "disk (GB)", is_number=True),
+    FormField("vcpus", "VCPUs", is_number=True),
+    FormField("ram_mb", "memory (MB)", is_number=True),
+    FormField("root_gb", "disk (GB)", is_number=True),
 )
-TRAITS = Field("traits", "required traits", "HW_CPU_X86_AVX2")
-SPECS = Field("specs", "extra specs", "resources:VGPU=1")
-FLAVOR = Field("flavor", "stored flavor", "m1.small")
-ZONE = Field("zone", "availability zone")
-HOSTS = Field("hosts", "only on these hosts")
-PROJECT = Field("project", "for the project")
+TRAITS = FormField("traits", "required traits", hint="HW_CPU_X86_AVX2")
+SPECS = FormField("specs", "extra specs", hint="resources:VGPU=1")
+FLAVOR = FormField("flavor", "stored flavor", hint="m1.small")
+ZONE = FormField("zone", "availability zone")
+HOSTS = FormField("hosts", "only on these hosts")
+PROJECT = FormField("project", "for the project")
 FIELDS = (FLAVOR, *SIZES, TRAITS, SPECS, ZONE, HOSTS)
 
 
@@ -127,7 +118,7 @@ def _words(text: str) -> list[str]:
     return text.replace(",", " ").split()
 
 
-def _size(field: Field, text: str) -> int:
+def _size(field: FormField, text: str) -> int:
     if not text:
         return 0
     if not is_number(text):

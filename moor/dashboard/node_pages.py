@@ -2,21 +2,19 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from urllib.parse import urlencode
 
-from msgspec import Struct, structs
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.inventories import ProviderId
 from ironic_sync.core.ring import Member, Owned, Why, why
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.rest import HttpIronicApi, ironic_api
 from ironic_sync.store_sql import IronicStore
 from kit.errors import Operational
-from kit.keystone import OpenStackSettings
 from kit.parts import Periodic, batches_of
 from moor.bare_metal.nodes import (
     NODE,
@@ -26,11 +24,12 @@ from moor.bare_metal.nodes import (
     NodeShown,
     last_heard,
     name_order,
+    opened_api,
     shown,
     state_of,
 )
 from moor.bare_metal.ring_command import RingShown, notes_of_ring, ring_of
-from moor.dashboard.rendering import ListFilter, PageRefused, PageRenderer, Reader, is_number, table_of
+from moor.dashboard.rendering import FormField, PageRefused, PageRenderer, Reader, is_number, table_of
 from moor.settings import Settings
 from moor.tables import styled
 
@@ -66,29 +65,16 @@ class NodesSeen(Struct, frozen=True):
     reasons: tuple[tuple[str, int], ...]
 
 
-class NodeSeen(Struct, frozen=True):
-    """One node, why its owner has it, and why Ironic itself could not be asked."""
-
-    node: NodeShown
-    owned: Why | None
-    away: str = ""
-
-
 class MetalReader:
     """Reads the daemons' rows for all who look, of these only those that have changed, and asks Ironic about single nodes. Its
-    connections stay open between two pages.
+    connections to the database stay open between two pages.
     """
 
-    def __init__(
-        self, settings: Settings, account: Callable[[], OpenStackSettings], *, kept_s: float = KEPT_S
-    ) -> None:
+    def __init__(self, settings: Settings, *, kept_s: float = KEPT_S) -> None:
         self._settings = settings
-        self._account = account
         self._kept_s = kept_s
         # Opened when it is first needed.
         self.store: IronicStore | None = None
-        self._api: HttpIronicApi | None = None
-        self._api_url = ""
         self._lock = asyncio.Lock()
         self._opening = asyncio.Lock()
         self._known: dict[ProviderId, NodeHeard] = {}
@@ -105,8 +91,6 @@ class MetalReader:
     async def close(self) -> None:
         if self.store is not None:
             await self.store.close()
-        if self._api is not None:
-            await self._api.close()
 
     async def nodes(self) -> NodesSeen | None:
         """None if there is no database of daemons."""
@@ -129,24 +113,22 @@ class MetalReader:
             return None
         return ring_of(await self._members(), [each.row for each in self._known.values()])
 
-    async def node(self, id_: ProviderId) -> NodeSeen | None:
-        """A node as Ironic has it now; if Ironic does not answer, as the daemons last heard it."""
+    async def node(self, id_: ProviderId) -> tuple[NodeShown, Why, str] | None:
+        """A node as Ironic has it now; if Ironic does not answer, as the daemons last heard it, and why. And why its owner has it."""
         store = await self._opened()
-        if store is None:
-            return None
-        row = (await store.read([id_])).get(id_)
-        if row is None:
+        row = None if store is None else (await store.read([id_])).get(id_)
+        if store is None or row is None:
             return None
         owned = why(Owned(row.id, row.owner, row.epoch, row.holds_instance), await self._members())
         try:
-            async with asyncio.timeout(IRONIC_S_MAX):
-                reader = NodeReader(await self._ironic(), store)
+            async with asyncio.timeout(IRONIC_S_MAX), opened_api(self._settings) as api:
+                reader = NodeReader(api, store)
                 found = (await reader.find([str(id_)]))[str(id_)]
                 away = reader.away
         except TimeoutError:
             found = (await NodeReader(None, store).find([str(id_)]))[str(id_)]
             away = f"Ironic did not answer within {IRONIC_S_MAX:.0f} s"
-        return None if found is None else NodeSeen(found, owned, away)
+        return None if found is None else (found, owned, away)
 
     async def _members(self) -> Sequence[Member]:
         assert self.store is not None, "it was opened before"
@@ -169,17 +151,6 @@ class MetalReader:
                 return None
             self.store = store
             return store
-
-    async def _ironic(self) -> HttpIronicApi | None:
-        """A client of Ironic's API. That of `moor up` is known only some time after its start."""
-        async with self._opening:
-            url = self._settings.ironic_url
-            if self._api is None or url != self._api_url:
-                if self._api is not None:
-                    await self._api.close()
-                addresses = structs.replace(self._settings.addresses, ironic_url=url)
-                self._api, self._api_url = ironic_api(addresses, self._account()), url
-            return self._api
 
     async def _read_changed(self, store: IronicStore) -> bool:
         """Read the rows that have another version than when they were read last. Says whether there were any."""
@@ -270,18 +241,16 @@ class NodePages(PageRenderer):
         found = await self._metal.node(id_)
         if found is None:
             return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"No daemon knows a node {id_}.")
-        ironic = found.node.ironic
+        node, owned, away = found
         return self._page(
             request,
             reader,
             "node.html",
-            node=found.node,
-            instance=ironic.instance_uuid if ironic else None,
-            facts=[
-                (label, styled(fact).plain) for label, fact in NODE.facts(found.node) if label != "instance"
-            ],
-            owned=found.owned,
-            away=found.away,
+            node=node,
+            instance=node.ironic.instance_uuid if node.ironic else None,
+            facts=[(label, styled(fact).plain) for label, fact in NODE.facts(node) if label != "instance"],
+            owned=owned,
+            away=away,
         )
 
     async def ring(self, request: Request, reader: Reader) -> Response:
@@ -297,16 +266,16 @@ class NodePages(PageRenderer):
         )
 
 
-def _fields(seen: NodesSeen) -> Sequence[ListFilter]:
-    def choice(name: str, label: str, values: Iterable[str]) -> ListFilter:
-        return ListFilter(name, label, (("", f"every {name}"), *((each, each) for each in values)))
+def _fields(seen: NodesSeen) -> Sequence[FormField]:
+    def choice(name: str, label: str, values: Iterable[str]) -> FormField:
+        return FormField(name, label, (("", f"every {name}"), *((each, each) for each in values)))
 
     return (
-        ListFilter("text", "Name or id begins with"),
+        FormField("text", "Name or id begins with"),
         choice("state", "State", seen.states),
         choice("cell", "Cell", seen.cells),
         choice("daemon", "Daemon", seen.daemons),
-        ListFilter("not_offered", "Offered", (("", "offered or not"), ("1", "only what is not offered"))),
+        FormField("not_offered", "Offered", (("", "offered or not"), ("1", "only what is not offered"))),
     )
 
 

@@ -7,6 +7,8 @@ import functools
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from http import HTTPStatus
+from itertools import accumulate
+from operator import sub
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -95,35 +97,31 @@ class HtmlTable(Struct, frozen=True):
     nothing: str = ""
 
 
-class ListFilter(Struct, frozen=True):
-    """A field of a list's form. `values` are those to choose from; without them it is a text."""
+class FormField(Struct, frozen=True):
+    """A field of a page's form. `values` are those to choose from; without them it is a text, of which `hint` is an example."""
 
     name: str
     label: str
     values: Sequence[tuple[str, str]] = ()
+    hint: str = ""
+    is_number: bool = False
+    is_secret: bool = False
+    # As what browsers complete it.
+    completes: str = "off"
 
 
 def table_of(
     columns: Columns[Any], items: Sequence[Any], page_of: Callable[[Any], str] | None, nothing: str
 ) -> HtmlTable:
-    made = [
-        [
-            HtmlCell(heading, html_of(cell(item)), heading in columns.numbers)
-            for heading, cell in columns.cells.items()
-        ]
-        for item in items
-    ]
-    wanted = [at for at in range(len(columns.cells)) if any(row[at].html for row in made)]
+    headings, made = columns.filled(items)
     rows = []
     for item, row in zip(items, made, strict=True):
-        first, *others = (row[at] for at in wanted)
-        link = quote(page_of(item)) if page_of is not None else ""
-        rows.append([HtmlCell(first.heading, first.html, first.is_number, link), *others])
+        links = (quote(page_of(item)) if page_of is not None else "", *[""] * len(row))
+        cells = zip(headings, row, links, strict=False)
+        rows.append(
+            [HtmlCell(name, html_of(cell), name in columns.numbers, link) for name, cell, link in cells]
+        )
     return HtmlTable(rows, nothing)
-
-
-def facts_in_html(facts: Sequence[tuple[str, str]]) -> list[tuple[str, Markup]]:
-    return [(label, html_of(styled(fact))) for label, fact in facts if fact]
 
 
 class PageRenderer:
@@ -159,7 +157,7 @@ class PageRenderer:
             "thing.html",
             **{
                 "title": title,
-                "facts": facts_in_html(facts),
+                "facts": [(label, html_of(styled(fact))) for label, fact in facts if fact],
                 "parts": parts,
                 "orders": (),
                 "links": (),
@@ -198,7 +196,6 @@ def _templates() -> Environment:
     templates.filters["number"] = lambda number: f"{number:,}"
     templates.globals |= {
         "share": share,
-        "funnel_of": funnel_of,
         "parts_of_funnel": parts_of_funnel,
         "parts_of_choice": parts_of_choice,
         "size_in_words": size_in_words,
@@ -286,7 +283,7 @@ def funnel_parts(counts: Sequence[tuple[str, int]]) -> list[FunnelPart]:
     most = max((count for _, count in counts), default=0)
     found, above = [], 100.0
     for name, count in counts:
-        width = max(_hundredths(count, most), SEEN_MIN) if count else 0.0
+        width = max(share(count, most), SEEN_MIN) if count else 0.0
         corners = ((50 - above / 2, 0), (50 + above / 2, 0), (50 + width / 2, 100), (50 - width / 2, 100))
         found.append(FunnelPart(name, count, " ".join(f"{x:.2f},{y}" for x, y in corners)))
         above = width
@@ -294,7 +291,8 @@ def funnel_parts(counts: Sequence[tuple[str, int]]) -> list[FunnelPart]:
 
 
 def parts_of_funnel(found: NoValidHost) -> list[FunnelPart]:
-    return funnel_parts([("all hosts", found.hosts), *((bar.name, bar.left) for bar in funnel_of(found))])
+    left = accumulate((each.removed for each in found.steps), sub, initial=found.hosts)
+    return funnel_parts([*zip(("all hosts", *(each.step for each in found.steps)), left, strict=True)])
 
 
 def parts_of_choice(choice: HostChoice) -> list[FunnelPart]:
@@ -303,27 +301,6 @@ def parts_of_choice(choice: HostChoice) -> list[FunnelPart]:
     return funnel_parts([("all hosts", choice.hosts), ("qualified", choice.qualified), kept])
 
 
-class FunnelBar(Struct, frozen=True):
-    """One step of a funnel: how many hosts it left and removed."""
-
-    name: str
-    left: int
-    removed: int
-    example: str
-
-
-def funnel_of(found: NoValidHost) -> list[FunnelBar]:
-    steps, left = [], found.hosts
-    for each in found.steps:
-        left -= each.removed
-        steps.append(FunnelBar(each.step, left, each.removed, each.example))
-    return steps
-
-
 def share(used: int, capacity: int) -> float:
     """In hundredths, at most a hundred; what has no capacity is full."""
-    return _hundredths(used, capacity) if capacity > 0 else 100.0
-
-
-def _hundredths(part: int, whole: int) -> float:
-    return round(min(100 * part / whole, 100.0), 2) if whole else 0.0
+    return round(100 * Amount(used, capacity).share, 2)

@@ -4,13 +4,12 @@ A list shows the columns of the resource, and its form has the filters; the page
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, get_args
 from urllib.parse import quote, urlencode
-from uuid import UUID
 
 from msgspec import Struct, structs
 from starlette.requests import Request
@@ -27,10 +26,11 @@ from moor.client import (
     StateName,
     host_in_cell,
 )
+from moor.client.finding import id_in
 from moor.dashboard.rendering import (
     PAGE,
+    FormField,
     HtmlTable,
-    ListFilter,
     PageRefused,
     PageRenderer,
     Reader,
@@ -50,8 +50,8 @@ QUESTIONS_MAX = 20
 # The lists.
 
 
-def _choice(name: str, label: str, kind: Any, every: str) -> ListFilter:
-    return ListFilter(name, label, (("", every), *((each, each) for each in get_args(kind) if each)))
+def _choice(name: str, label: str, kind: Any, every: str) -> FormField:
+    return FormField(name, label, (("", every), *((each, each) for each in get_args(kind) if each)))
 
 
 ORDERS = (("newest", "newest first"), ("age", "oldest first"), ("name", "by name"), ("host", "by host"))
@@ -61,27 +61,26 @@ FILTERS = {
         _choice("state", "State", StateName, "every state"),
         _choice("mode", "Mode", HostMode, "every mode"),
         _choice("kind", "Kind", HostKind, "every kind"),
-        ListFilter("up", "Up", (("", "up and down"), ("yes", "up"), ("no", "down"))),
-        ListFilter("order", "Order", ORDERS),
-        ListFilter("ended", "Which", (("", "under way"), ("1", "also those that are over"))),
-        ListFilter("part", "Name with"),
-        ListFilter("name", "With this name"),
-        ListFilter("host", "Host"),
-        ListFilter("cell", "Cell"),
-        ListFilter("project", "Project"),
-        ListFilter("flavor", "Flavor"),
-        ListFilter("image", "Image"),
+        FormField("up", "Up", (("", "up and down"), ("yes", "up"), ("no", "down"))),
+        FormField("order", "Order", ORDERS),
+        FormField("ended", "Which", (("", "under way"), ("1", "also those that are over"))),
+        FormField("part", "Name with"),
+        FormField("name", "With this name"),
+        FormField("host", "Host"),
+        FormField("cell", "Cell"),
+        FormField("project", "Project"),
+        FormField("flavor", "Flavor"),
+        FormField("image", "Image"),
     )
 }
 
 
 class ListView(Struct, frozen=True, kw_only=True):
-    """A list: its title, the fields of its form, and what is shown in place of no items. `fixed` are further arguments of the list."""
+    """A list: its title, and the fields of its form. `fixed` are further arguments of the list."""
 
     resource: ResourceKind[Any]
     title: str
     path: str
-    nothing: str
     filters: Sequence[str] = ()
     for_members: Sequence[str] = ()
     columns: Columns[Any] | None = None
@@ -93,14 +92,12 @@ HOSTS = ListView(
     resource=HOST,
     title="Hosts",
     path="/hosts",
-    nothing="hosts",
     filters=("name", "cell", "kind", "up", "mode"),
 )
 INSTANCE_LIST = ListView(
     resource=INSTANCE,
     title="Instances",
     path="/instances",
-    nothing="instances",
     filters=("part", "state", "project", "cell", "host", "flavor", "image", "order"),
     for_members=("part", "state", "flavor", "image", "order"),
     is_live=True,
@@ -109,7 +106,6 @@ WAITING_LIST = ListView(
     resource=INSTANCE,
     title="Waiting for room",
     path="/waiting",
-    nothing="waiting instances",
     filters=("part", "project"),
     columns=WAITING,
     fixed={"state": "waiting", "order": "age"},
@@ -118,12 +114,11 @@ GROUPS = ListView(
     resource=GROUP,
     title="Server groups",
     path="/groups",
-    nothing="groups",
     filters=("name",),
     for_members=("name",),
 )
-AGGREGATES = ListView(resource=AGGREGATE, title="Aggregates", path="/aggregates", nothing="aggregates")
-MOVES = ListView(resource=MIGRATION, title="Moves", path="/moves", nothing="moves", filters=("ended",))
+AGGREGATES = ListView(resource=AGGREGATE, title="Aggregates", path="/aggregates")
+MOVES = ListView(resource=MIGRATION, title="Moves", path="/moves", filters=("ended",))
 
 
 def _given(view: ListView, asked: Mapping[str, str], reader: Reader) -> dict[str, str]:
@@ -162,10 +157,8 @@ def _after(view: ListView, asked: Mapping[str, str]) -> Any:
     text = asked.get("after", "")
     if not text or view.resource in (HOST, AGGREGATE):
         return text
-    try:
-        id_ = UUID(text)
-    except ValueError:
-        raise PageRefused(f"after is {text!r}: it is no id.") from None
+    if (id_ := id_in(text)) is None:
+        raise PageRefused(f"after is {text!r}: it is no id.")
     if view.resource is not MIGRATION:
         return id_
     at, said = None, asked.get("at", "")
@@ -183,24 +176,13 @@ def _next(place: Any) -> dict[str, str]:
     return {"after": str(place)} if place else {}
 
 
-class SeenTable(Struct, frozen=True):
-    until_s: float
-    page: str
-
-
 class ResourcePages(PageRenderer):
     def __init__(self, moor: Client) -> None:
         self._moor = moor
         # The lists that were rendered last, and until when they count.
-        self._seen_tables: dict[object, SeenTable] = {}
+        self._seen_tables: dict[object, tuple[float, str]] = {}
 
-    def list_of(self, view: ListView) -> Callable[[Request, Reader], Any]:
-        async def page(request: Request, reader: Reader) -> Response:
-            return await self._list(view, request, reader)
-
-        return page
-
-    async def _list(self, view: ListView, request: Request, reader: Reader, **more: Any) -> Response:
+    async def listed(self, view: ListView, request: Request, reader: Reader) -> Response:
         asked = request.query_params
         given, after = _given(view, asked, reader), _after(view, asked)
         found = await self._found(view, given, after, reader)
@@ -210,19 +192,16 @@ class ResourcePages(PageRenderer):
             request,
             reader,
             "list.html",
-            **{
-                "title": view.title,
-                "path_of_list": view.path,
-                "live": f"{view.path}/live?{request.url.query}" if view.is_live else "",
-                "fields": fields,
-                "given": given,
-                "table": self._table(view, found, is_later=bool(after)),
-                "counted": self._counted(found),
-                "first": f"{view.path}?{urlencode(given)}".rstrip("?") if after else "",
-                "next": f"{view.path}?{urlencode(given | following)}" if following else "",
-                "links": (),
-                **more,
-            },
+            title=view.title,
+            path_of_list=view.path,
+            live=f"{view.path}/live?{request.url.query}" if view.is_live else "",
+            fields=fields,
+            given=given,
+            table=self._table(view, found, is_later=bool(after)),
+            counted=self._counted(found),
+            first=f"{view.path}?{urlencode(given)}".rstrip("?") if after else "",
+            next=f"{view.path}?{urlencode(given | following)}" if following else "",
+            links=(),
         )
 
     async def _found(self, view: ListView, given: Mapping[str, str], after: Any, reader: Reader) -> Any:
@@ -242,9 +221,9 @@ class ResourcePages(PageRenderer):
     def _table(self, view: ListView, found: Any, *, is_later: bool) -> HtmlTable:
         resource = view.resource
         items = resource.of_page(found) if resource.of_page else [*_listing(view, self._moor).items_on(found)]
-        nothing = f"no more {view.nothing}" if is_later else f"no {view.nothing}"
+        nothing = f"no more {resource.several}" if is_later else resource.nothing
         if getattr(found, "next", None):
-            nothing = f"no {view.nothing} so far: the next page goes on"
+            nothing = f"{resource.nothing} so far: the next page goes on"
         return table_of(view.columns or resource.columns, items, resource.page_of, nothing)
 
     @staticmethod
@@ -264,15 +243,15 @@ class ResourcePages(PageRenderer):
 
     async def _seen(self, given: Mapping[str, str], after: Any, reader: Reader) -> str:
         now_s = asyncio.get_running_loop().time()
-        for old in [asked for asked, seen in self._seen_tables.items() if seen.until_s <= now_s]:
+        for old in [asked for asked, (until_s, _) in self._seen_tables.items() if until_s <= now_s]:
             del self._seen_tables[old]
         key = (reader.project, tuple(sorted(given.items())), after)
         if key not in self._seen_tables:
             found = await self._found(INSTANCE_LIST, given, after, reader)
             table = self._table(INSTANCE_LIST, found, is_later=bool(after))
             page = self._render("table.html", table=table, counted=self._counted(found))
-            self._seen_tables[key] = SeenTable(now_s + LOOK_S / 2, page)
-        return self._seen_tables[key].page
+            self._seen_tables[key] = (now_s + LOOK_S / 2, page)
+        return self._seen_tables[key][1]
 
     # Pages about one thing.
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
@@ -28,7 +29,6 @@ from bus.workers.running import about, run_worker
 from kit.errors import ConnectionLost, Failure, Refusal
 from kit.health import Listen, read_listen
 from kit.http_server import HttpServer
-from kit.keystone import OPENSTACK
 from kit.process import run_until
 from kit.tls import ServerTls
 from moor.client import Client, ClientError, NotFound, Rejected
@@ -48,10 +48,9 @@ from moor.dashboard.resource_pages import (
     WAITING_LIST,
     ResourcePages,
 )
-from moor.options import option_of, tuned, wrong_value
+from moor.options import option_of, wrong_value
 from moor.placement.placement_api_options import (
     AccessFlags,
-    Auth,
     authentication_of,
     check_guarded,
     proxies_of,
@@ -85,19 +84,19 @@ def dashboard_app(
     routes = [
         route("/", pages.overview),
         route("/live", pages.live),
-        route("/hosts", things.list_of(HOSTS)),
+        route("/hosts", partial(things.listed, HOSTS)),
         route("/hosts/{cell}/{name:path}", things.host),
         route("/tiles/{cell}/{number}", pages.tile),
-        route("/instances", things.list_of(INSTANCE_LIST), for_all=True),
+        route("/instances", partial(things.listed, INSTANCE_LIST), for_all=True),
         route("/instances/live", things.live_instances, for_all=True),
         route("/instances/{id:uuid}", instances.instance, for_all=True),
         route("/why", instances.why, for_all=True),
-        route("/waiting", things.list_of(WAITING_LIST)),
-        route("/moves", things.list_of(MOVES)),
+        route("/waiting", partial(things.listed, WAITING_LIST)),
+        route("/moves", partial(things.listed, MOVES)),
         route("/workers", pages.workers),
-        route("/groups", things.list_of(GROUPS), for_all=True),
+        route("/groups", partial(things.listed, GROUPS), for_all=True),
         route("/groups/{id:uuid}", things.group, for_all=True),
-        route("/aggregates", things.list_of(AGGREGATES)),
+        route("/aggregates", partial(things.listed, AGGREGATES)),
         route("/aggregates/{name:path}", things.aggregate),
         route("/nodes", nodes.nodes),
         route("/nodes/{id:uuid}", nodes.node),
@@ -301,10 +300,16 @@ class DashboardService:
             names = {*LOOPBACK_NAMES, self._options.listen.host, *self._options.names}
             letters = LetterPages(LetterReader(watcher.brokers))
             actions = Actions(
-                access_of(self._options, self._server.listen.port, self._show_address),
+                access_of(
+                    self._options,
+                    self._server.listen.port,
+                    lambda token: self._show(
+                        f"to order by the dashboard, open this address in one browser: {self.url}/open?token={token}"
+                    ),
+                ),
                 Clouds(moor, letters.reader, self._ordering),
             )
-            metal = MetalReader(self._settings, lambda: tuned(OPENSTACK))
+            metal = MetalReader(self._settings)
             self._app = dashboard_app(
                 CloudPages(moor, watcher),
                 ResourcePages(moor),
@@ -324,11 +329,6 @@ class DashboardService:
                 await watcher.close()
                 await metal.close()
                 await self._options.auth.close()
-
-    def _show_address(self, token: str) -> None:
-        self._show(
-            f"to order by the dashboard, open this address in one browser: {self.url}/open?token={token}"
-        )
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self._app is not None, "the server runs only when there is an application"
@@ -361,7 +361,7 @@ class DashboardFlags(AccessFlags, frozen=True, kw_only=True):
 
 def dashboard_options(flags: DashboardFlags) -> DashboardOptions:
     """Check the flags. Raise click.BadParameter, which names the wrong flag."""
-    if flags.auth is Auth.NOAUTH2:
+    if flags.auth == "noauth2":
         raise click.BadParameter(
             "auth is noauth2, which the dashboard does not have: use none, basic or keystone"
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import click
 from msgspec import structs
@@ -57,7 +57,8 @@ from moor.options import (
     with_client,
     wrong_value,
 )
-from moor.resource_commands import complete_images, complete_instances
+from moor.resource_commands import complete_instances, completes
+from moor.resources import IMAGE
 from moor.showing import (
     INSTANCES,
     grid_of,
@@ -92,7 +93,7 @@ def boot(
             metavar="NAME|ID|URL",
             help="The image of the instance: the name of a stored one (`moor image`), or its own id, a uuid, or its URL. "
             "The options from here to --ssh-key matter for bare-metal nodes only.",
-            completes=complete_images,
+            completes=completes(IMAGE),
         ),
     ] = "",
     of_image: ImageOptions,
@@ -348,7 +349,7 @@ def plan(
         option(
             metavar="NAME",
             help="A stored image (`moor image`): its properties count.",
-            completes=complete_images,
+            completes=completes(IMAGE),
         ),
     ] = "",
     request: Annotated[
@@ -399,7 +400,7 @@ def plan(
         check_alone("--drain", "that asks about the instances that the host has", others)
         drained = with_client(bus, lambda moor: moor.plan_drain(drain))
         print_one(drained, print_drain)
-        _end_plan(fits=drained.fit == len(drained.instances))
+        raise click.exceptions.Exit(0 if drained.fit == len(drained.instances) else NOT_DONE)
     if step and not hosts:
         raise click.BadParameter(f"--step is {step!r}, but --hosts is not given: it selects hosts")
     known = _request_in(request) if request else BuildInstance()
@@ -431,20 +432,13 @@ def plan(
     print_one(found, print_plan)
     is_allowed = found.quota is None or found.quota.fit > 0
     flavors: tuple[PlanFound | PlannedFlavor, ...] = (found, *found.alternatives)
-    _end_plan(fits=is_allowed and any(each.fit or each.is_cut for each in flavors))
-
-
-def _end_plan(*, fits: bool) -> NoReturn:
+    fits = is_allowed and any(each.fit or each.is_cut for each in flavors)
     raise click.exceptions.Exit(0 if fits else NOT_DONE)
 
 
 def _request_in(file: Path) -> BuildInstance:
-    with wrong_value(f"--request is {str(file)!r}: "):
-        try:
-            content = file.read_bytes()
-        except OSError as problem:
-            raise ValueError(problem) from None
-        return read_request(content)
+    with wrong_value(f"--request is {str(file)!r}: ", OSError):
+        return read_request(file.read_bytes())
 
 
 # `moor explain`: how the hosts of a request were chosen, or why there was none.

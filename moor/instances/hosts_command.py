@@ -43,12 +43,10 @@ from moor.options import (
 from moor.resource_commands import (
     ALL,
     Yes,
-    check_named,
     check_not_both,
     chosen,
     commands_of,
-    complete_aggregates,
-    complete_hosts,
+    completes,
     first_of,
     print_thing,
     with_filters,
@@ -87,13 +85,8 @@ def list_hosts(
         print_all(found, HAVING, f"no hosts with {name} {value}".rstrip())
         return
 
-    async def work(moor: Client) -> list[HostShown]:
-        hosts = await first_of(HOST, moor, ALL, **filters)
-        if not hosts:
-            await check_named(moor, filters)
-        return hosts
-
-    print_all(with_client(bus, work), HOST.columns, "no hosts")
+    hosts = with_client(bus, lambda moor: first_of(HOST, moor, ALL, **filters))
+    print_all(hosts, HOST.columns, "no hosts")
 
 
 @app.verb()
@@ -108,7 +101,7 @@ Names = Annotated[
     argument(
         metavar="NAME...",
         help="Hosts' names; CELL/NAME if several cells have one.",
-        completes=complete_hosts,
+        completes=completes(HOST),
     ),
 ]
 
@@ -123,7 +116,7 @@ def set_hosts(
             help="up: they may be used. draining: nothing new is built there; their instances stay. down: as if their heartbeats had "
             "stopped. dead: as down, and nobody waits for them to clean up any more: say so only if nothing runs there; not for "
             "bare-metal nodes.",
-            completes=complete_hosts,
+            completes=completes(HOST),
         ),
     ],
     bus: BusUrl = "",
@@ -231,7 +224,7 @@ aggregates_app = commands_of(AGGREGATE, "Aggregates: groups of hosts and bare-me
 
 AggregateName = Annotated[
     str,
-    argument(metavar="AGGREGATE", help="The aggregate's name or id.", completes=complete_aggregates),
+    argument(metavar="AGGREGATE", help="The aggregate's name or id.", completes=completes(AGGREGATE)),
 ]
 NewName = Annotated[str, argument(metavar="NAME", help="A name that no other aggregate has.")]
 Pairs = Annotated[
@@ -246,7 +239,7 @@ Hosts = Annotated[
     argument(
         metavar="HOST...",
         help="Names of hosts or bare-metal nodes, from `moor host list`, or their ids.",
-        completes=complete_hosts,
+        completes=completes(HOST),
     ),
 ]
 
@@ -311,7 +304,7 @@ HEARD = timedelta(seconds=60)
 
 @app.verb()
 def drain(
-    host: Annotated[str, argument(metavar="HOST", help="The host's name.", completes=complete_hosts)],
+    host: Annotated[str, argument(metavar="HOST", help="The host's name.", completes=completes(HOST))],
     bus: BusUrl = "",
     *,
     to: To = None,
@@ -335,7 +328,7 @@ def drain(
 
 
 def evacuate(
-    host: Annotated[str, argument(metavar="HOST", help="A host that is down.", completes=complete_hosts)],
+    host: Annotated[str, argument(metavar="HOST", help="A host that is down.", completes=completes(HOST))],
     bus: BusUrl = "",
     *,
     to: To = None,

@@ -30,19 +30,15 @@ from moor.options import (
     Form,
     Output,
     Project,
-    client,
-    command_settings,
     fail,
     form,
     out,
-    run_with,
     tell,
     wants_document,
     with_client,
 )
 from moor.resource_commands import Yes, check_named, check_not_both, chosen, complete_instances, with_filters
 from moor.resources import INSTANCE
-from moor.settings import Settings
 from moor.showing import (
     INSTANCES,
     WIDE,
@@ -74,10 +70,6 @@ class Following(Struct, frozen=True):
     timeout: Timeout = 120.0
     _output: Output = None
 
-    @property
-    def settings(self) -> Settings:
-        return command_settings(bus=self.bus)
-
 
 def run_order(
     following: Following,
@@ -93,7 +85,7 @@ def run_order(
     if request is not None:
         tell(f"request {request}", "dim")
     try:
-        run_with(client(following.settings, project=project, patience_s=following.timeout), work)
+        with_client(following.bus, work, project=project, patience_s=following.timeout)
     except KeyboardInterrupt:
         fail(stays, INTERRUPTED)
 
@@ -225,15 +217,9 @@ async def _rows(
     listing: Listing[InstanceState, InstancesFound], limit: int
 ) -> tuple[list[InstanceShown], str]:
     """The first instances, and how many more there are, in words."""
-    rows: list[InstanceShown] = []
-    count, at_least = 0, ""
-    async with aclosing(listing.pages()) as pages:
-        async for page in pages:
-            if not rows and page.count is not None:
-                count, at_least = page.count, "at least " if page.more_than else ""
-            rows += rows_in(page)
-            if len(rows) > limit:
-                break
+    pages = await listing.beginning(limit + 1)
+    rows = [row for page in pages for row in rows_in(page)]
+    count, at_least = pages[0].count or 0, "at least " if pages[0].more_than else ""
     left = max(count - limit, len(rows) > limit)
     return rows[:limit], f"{at_least}{left:,}" if left else ""
 

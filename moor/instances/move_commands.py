@@ -15,14 +15,12 @@ from moor.instances.instances_command import Following, follow_order
 from moor.instances.requests import FlavorOptions, ImageOptions, OrderId, image_name_in, move_wait_of
 from moor.options import ID, BusUrl, Output, Project, with_client
 from moor.resource_commands import (
-    check_named,
-    complete_hosts,
-    complete_images,
     complete_instances,
+    completes,
     first_of,
     with_filters,
 )
-from moor.resources import HISTORY, MIGRATION
+from moor.resources import HISTORY, HOST, IMAGE, MIGRATION
 from moor.showing import print_all
 
 InstanceArgument = Annotated[
@@ -37,7 +35,7 @@ To = Annotated[
         "--to",
         metavar="HOST",
         help="Only to this host of its cell; may be repeated.",
-        completes=complete_hosts,
+        completes=completes(HOST),
     ),
 ]
 ConfirmAfter = Annotated[
@@ -292,7 +290,7 @@ def rebuild(
         option(
             metavar="NAME|ID|URL",
             help="The image to build it from: the name of a stored one, or its own id, a uuid, or its URL.",
-            completes=complete_images,
+            completes=completes(IMAGE),
         ),
     ],
     of_image: ImageOptions,
@@ -354,14 +352,8 @@ def list_moves(
     **filters: Any,
 ) -> None:
     """List the moves of all instances, the newest first."""
-
-    async def work(moor: Client) -> list[Change]:
-        found = await first_of(MIGRATION, moor, limit, **filters)
-        if not found:
-            await check_named(moor, filters)
-        return found
-
-    print_all(with_client(bus, work), MIGRATION.columns, "no moves")
+    moves = with_client(bus, lambda moor: first_of(MIGRATION, moor, limit, **filters))
+    print_all(moves, MIGRATION.columns, "no moves")
 
 
 @migration_app.verb("show")

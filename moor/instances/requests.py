@@ -26,14 +26,9 @@ from moor.client import (
     is_image_source,
 )
 from moor.flags import option
-from moor.options import ID, flag_of, put_once
-from moor.resource_commands import (
-    complete_aggregates,
-    complete_flavors,
-    complete_groups,
-    complete_hosts,
-    complete_instances,
-)
+from moor.options import ID, flag_of, put_once, wrong_value
+from moor.resource_commands import complete_instances, completes
+from moor.resources import AGGREGATE, FLAVOR, GROUP, HOST
 
 GZIP = b"\x1f\x8b"
 KEY_NAME = "moor"
@@ -65,30 +60,6 @@ def move_wait_of(for_s: int | None, priority: int | None) -> MoveWait | None:
     return None if wait is None else MoveWait(for_s=wait.for_s, priority=priority)
 
 
-def drive_of(
-    config_drive: str,
-    user_data: Path | None,
-    meta: Sequence[str] | None,
-    ssh_key: Path | None,
-) -> str:
-    """The config drive of a request: as given, or of these parts. A request has one, and it is bounded."""
-    if not (user_data or meta or ssh_key):
-        return _bounded(config_drive_of(config_drive), "--config-drive")
-    if config_drive:
-        raise click.BadParameter(
-            "--config-drive is a whole config drive, and --user-data, --meta and --ssh-key make one: give one or the other"
-        )
-    meta_data: dict[str, object] = {}
-    if ssh_key:
-        meta_data["public_keys"] = {KEY_NAME: _text_in("--ssh-key", ssh_key).strip()}
-    if meta:
-        meta_data["meta"] = pairs_of("--meta", meta)
-    parts = ConfigDriveParts(
-        meta_data=meta_data, user_data=_text_in("--user-data", user_data) if user_data else ""
-    )
-    return _bounded(text_of(parts), "--user-data, --meta and --ssh-key together")
-
-
 def _bounded(drive: str, of: str) -> str:
     if len(drive) > CONFIG_DRIVE_MAX:
         raise click.BadParameter(
@@ -98,7 +69,7 @@ def _bounded(drive: str, of: str) -> str:
     return drive
 
 
-def _text_in(flag: str, file: Path) -> str:
+def text_in(flag: str, file: Path) -> str:
     try:
         text = file.read_bytes().decode()
     except OSError as problem:
@@ -114,12 +85,8 @@ def config_drive_of(given: str) -> str:
     """The config drive as Ironic accepts it: a URL, or the base64 of a gzipped image, read from the given file."""
     if not given or "://" in given:
         return given
-    try:
+    with wrong_value(f"--config-drive is {given!r}, which is neither a URL nor a file: ", OSError):
         content = Path(given).read_bytes()
-    except OSError as problem:
-        raise click.BadParameter(
-            f"--config-drive is {given!r}, which is neither a URL nor a file: {problem}"
-        ) from None
     if content.startswith(GZIP):
         return base64.b64encode(content).decode()
     try:
@@ -220,7 +187,7 @@ class FlavorOptions(Struct, frozen=True):
         option(
             metavar="NAME",
             help="A stored flavor (`moor flavor`); other options override its values.",
-            completes=complete_flavors,
+            completes=completes(FLAVOR),
         ),
     ] = ""
     vcpus: Annotated[int | None, option(show_default=False, help="Processors of each instance.")] = None
@@ -312,7 +279,7 @@ class ElseOptions(Struct, frozen=True):
             "--else",
             metavar="NAME",
             help="Another flavor, as --flavor names one, that will do if no host has room for the ones before it; may be repeated.",
-            completes=complete_flavors,
+            completes=completes(FLAVOR),
         ),
     ] = None
 
@@ -329,11 +296,11 @@ class HostOptions(Struct, frozen=True):
     az: Annotated[str, option("--az", help="Only in this availability zone.")] = ""
     host: Annotated[
         list[str] | None,
-        option(help="Only on these hosts; may be repeated.", completes=complete_hosts),
+        option(help="Only on these hosts; may be repeated.", completes=completes(HOST)),
     ] = None
     ignore_host: Annotated[
         list[str] | None,
-        option(help="Not on these hosts; may be repeated.", completes=complete_hosts),
+        option(help="Not on these hosts; may be repeated.", completes=completes(HOST)),
     ] = None
 
     @property
@@ -353,7 +320,7 @@ class NeighbourOptions(Struct, frozen=True):
             metavar=ID,
             show_default=False,
             help="The server group to join (`moor group`).",
-            completes=complete_groups,
+            completes=completes(GROUP),
         ),
     ] = ""
     different_host: Annotated[
@@ -377,7 +344,7 @@ class NeighbourOptions(Struct, frozen=True):
         option(
             metavar=ID,
             help="Only on hosts in this aggregate; repeated, in each of them.",
-            completes=complete_aggregates,
+            completes=completes(AGGREGATE),
         ),
     ] = None
     ignore_aggregate: Annotated[
@@ -385,7 +352,7 @@ class NeighbourOptions(Struct, frozen=True):
         option(
             metavar=ID,
             help="Not on hosts in this aggregate; may be repeated.",
-            completes=complete_aggregates,
+            completes=completes(AGGREGATE),
         ),
     ] = None
 
@@ -452,7 +419,21 @@ class DriveOptions(Struct, frozen=True):
     ] = None
 
     def read(self) -> str:
-        return drive_of(self.config_drive, self.user_data, self.meta, self.ssh_key)
+        """The config drive of a request: as given, or of these parts. A request has one, and it is bounded."""
+        if not (self.user_data or self.meta or self.ssh_key):
+            return _bounded(config_drive_of(self.config_drive), "--config-drive")
+        if self.config_drive:
+            raise click.BadParameter(
+                "--config-drive is a whole config drive, and --user-data, --meta and --ssh-key make one: give one or the other"
+            )
+        meta_data: dict[str, object] = {}
+        if self.ssh_key:
+            meta_data["public_keys"] = {KEY_NAME: text_in("--ssh-key", self.ssh_key).strip()}
+        if self.meta:
+            meta_data["meta"] = pairs_of("--meta", self.meta)
+        user_data = text_in("--user-data", self.user_data) if self.user_data else ""
+        parts = ConfigDriveParts(meta_data=meta_data, user_data=user_data)
+        return _bounded(text_of(parts), "--user-data, --meta and --ssh-key together")
 
 
 OrderId = Annotated[

@@ -12,8 +12,8 @@ from engine.inventories import GroupPolicy
 from moor.client import Client, DeviceGroup, DeviceProfile, Flavor, NamedImage
 from moor.flags import argument, option
 from moor.instances.requests import FlavorOptions, pairs_of
-from moor.options import BusUrl, Output, Project, flag_of, put_once, with_client
-from moor.resource_commands import commands_of, complete_images, print_thing
+from moor.options import BusUrl, Output, Project, flag_of, put_once, with_client, wrong_value
+from moor.resource_commands import commands_of, completes, print_thing
 from moor.resources import FLAVOR, GROUP, IMAGE, PLACES, PROFILE
 
 NewName = Annotated[str, argument(metavar="NAME")]
@@ -78,7 +78,7 @@ def create_image(name: NewName, bus: BusUrl = "", *, given: PlaceOptions, _outpu
 
 @image_app.verb("set")
 def set_image(
-    name: Annotated[str, argument(metavar="NAME", completes=complete_images)],
+    name: Annotated[str, argument(metavar="NAME", completes=completes(IMAGE))],
     bus: BusUrl = "",
     *,
     given: PlaceOptions,
@@ -146,10 +146,8 @@ def _groups_in(texts: Sequence[str]) -> tuple[DeviceGroup, ...]:
         raise click.BadParameter(
             f"--group is not given: it says which devices an instance gets, as in {FORM}"
         )
-    try:
+    with wrong_value("--group: "):
         return tuple([read_group(text) for text in texts])
-    except ValueError as wrong:
-        raise click.BadParameter(f"--group: {wrong}") from None
 
 
 @profile_app.verb("create")

@@ -74,7 +74,7 @@ class Printer:
         self._now[fault.key] = line
 
     def break_off(self, away: str, every: int) -> None:
-        """The look has not come to its end. What it has found is told, and what it has not is not gone."""
+        """The look has not come to its end. Its findings were printed, and an earlier one that it has not found counts as still there."""
         if not self._away:
             tell(f"{away}: this look broke off, and the next one is in {every} s", "yellow")
         self._known |= self._now

@@ -54,10 +54,6 @@ class CloudView(Struct, frozen=True):
     nodes: tuple[str, ...] = ()
     nodes_trouble: str = ""
 
-    @property
-    def dead_letters(self) -> int:
-        return sum(broker.dead_letters for broker in self.brokers)
-
 
 class CloudViewer:
     """Looks at a cloud as often as it is told to. Its connections to the brokers stay open between two looks.

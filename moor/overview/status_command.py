@@ -49,10 +49,7 @@ async def _notes_on_nodes(moor: Client | None, settings: Settings) -> tuple[str,
     """Why bare-metal nodes are not known, and what keeps them unused, if the settings name anything of an Ironic. Without a client,
     flavors are not asked for.
     """
-    addresses = structs.asdict(settings.addresses)
-    if not settings.ironic_url and not any(
-        value for key, value in addresses.items() if key.startswith("ironic_")
-    ):
+    if not settings.ironic_url and not settings.addresses.ironic_db_url:
         return "", ()
     # Many modules, which other clouds need not load.
     from moor.bare_metal.nodes import notes_on_nodes  # noqa: PLC0415

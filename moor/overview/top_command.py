@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import aclosing
 from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
@@ -55,14 +54,6 @@ class TabRows(Struct, frozen=True):
     told: str = ""
 
 
-def filled(listed: TabRows) -> tuple[list[str], list[list[Text]]]:
-    """The headings of the columns that are not empty, and their cells row by row; without rows, all headings."""
-    cells = [[text_of(cell(each)) for cell in listed.columns.cells.values()] for each in listed.rows]
-    headings = [*listed.columns.cells]
-    wanted = [at for at in range(len(headings)) if not cells or any(row[at] for row in cells)]
-    return [headings[at] for at in wanted], [[row[at] for at in wanted] for row in cells]
-
-
 class Lists:
     """Asks for the rows of tabs, and for everything about one row."""
 
@@ -95,15 +86,9 @@ class Lists:
             backwards=True,
             counted=True,
         )
-        found: list[InstanceState] = []
-        count, or_more = 0, ""
-        async with aclosing(listing.pages()) as pages:
-            async for page in pages:
-                if not found and page.count is not None:
-                    count, or_more = page.count, " or more" if page.more_than else ""
-                found += page.instances
-                if len(found) >= INSTANCES_MAX:
-                    break
+        pages = await listing.beginning(INSTANCES_MAX)
+        found = [each for page in pages for each in page.instances]
+        count, or_more = pages[0].count or 0, " or more" if pages[0].more_than else ""
         of = f"the newest {INSTANCES_MAX} of {count:,}{or_more}" if count > INSTANCES_MAX or or_more else ""
         return TabRows(
             found[:INSTANCES_MAX], columns, _id, "; ".join(filter(None, (self._named(), of, told)))
@@ -370,10 +355,10 @@ class Top(App[None]):
         table = self.query_one(f"#{tab}-rows", DataTable)
         row, scrolled = table.cursor_row, table.scroll_y
         table.clear(columns=True)
-        headings, rows = filled(listed)
+        headings, rows = listed.columns.filled(listed.rows)
         table.add_columns(*headings)
         for each, cells in zip(listed.rows, rows, strict=True):
-            table.add_row(*cells, key=listed.key(each))
+            table.add_row(*map(text_of, cells), key=listed.key(each))
         table.move_cursor(row=min(row, max(len(listed.rows) - 1, 0)))
         table.scroll_y = scrolled
         self._tell("; ".join(filter(None, ("" if listed.rows else NOTHING[tab], listed.told))))

@@ -1,8 +1,7 @@
 """The flags and MOOR_* variables of placement's HTTP API. All are read and checked before the server starts."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import click
 import httpx
@@ -30,15 +29,9 @@ from placement_worker.settings import PlacementSettings
 DEFAULT_LISTEN = "127.0.0.1:8780"
 
 
-class Auth(StrEnum):
-    NONE = "none"
-    BASIC = "basic"
-    KEYSTONE = "keystone"
-    NOAUTH2 = "noauth2"
-
-
+Auth = Literal["none", "basic", "keystone", "noauth2"]
 # With these, any client may connect without a credential.
-UNGUARDED = (Auth.NONE, Auth.NOAUTH2)
+UNGUARDED = ("none", "noauth2")
 
 ListenAt = Annotated[str, option_of(GENERAL, "listen", "--listen", metavar="HOST:PORT")]
 
@@ -46,7 +39,7 @@ ListenAt = Annotated[str, option_of(GENERAL, "listen", "--listen", metavar="HOST
 class AccessFlags(Struct, frozen=True, kw_only=True):
     """Who may use an HTTP service, and how it proves itself."""
 
-    auth: Annotated[Auth, option_of(GENERAL, "auth")] = Auth.NONE
+    auth: Annotated[Auth, option_of(GENERAL, "auth")] = "none"
     allow_anyone: Annotated[
         bool,
         option("--allow-anyone", help="With none or noauth2: also accept clients from other machines."),
@@ -106,24 +99,24 @@ def check_guarded(flags: AccessFlags, listen: Listen) -> None:
     """Refuse to serve other machines without asking who they are, unless the operator says so."""
     if flags.auth in UNGUARDED and not listen.is_loopback and not flags.allow_anyone:
         raise click.BadParameter(
-            f"auth is {flags.auth.value}, which lets anyone in, and {listen} can be reached from other machines: listen "
+            f"auth is {flags.auth}, which lets anyone in, and {listen} can be reached from other machines: listen "
             "on 127.0.0.1, or give --auth basic or keystone, or --allow-anyone"
         )
 
 
 def authentication_of(flags: AccessFlags) -> Authentication:
     match flags.auth:
-        case Auth.NONE:
+        case "none":
             return NoAuthentication()
-        case Auth.NOAUTH2:
+        case "noauth2":
             return BelievedToken()
-        case Auth.BASIC:
+        case "basic":
             if flags.users is None:
                 raise click.BadParameter(
                     "auth is basic, which needs --users or MOOR_USERS: a file written by `htpasswd -B`"
                 )
             return BasicAuthentication(users_in(flags.users))
-        case Auth.KEYSTONE:
+        case "keystone":
             return _keystone()
 
 

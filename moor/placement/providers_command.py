@@ -15,14 +15,14 @@ from engine.inventories import ProviderId, capacity_of, near, standard_vocabular
 from moor.client import Client, ConsumerState, NotFound, ProviderState, ReportedInventory
 from moor.flags import Commands, argument, option
 from moor.options import ID, BusUrl, Output, out, put_once, say, wants_document, with_client, wrong_value
-from moor.resource_commands import commands_of, complete_aggregates, complete_cells, complete_providers
-from moor.resources import CLASS, INVENTORIES, PROVIDER, TRAIT, ResourceKind
+from moor.resource_commands import commands_of, completes
+from moor.resources import AGGREGATE, CELL, CLASS, INVENTORIES, PROVIDER, TRAIT, ResourceKind
 from moor.showing import grid_of, plain, print_all, print_json, print_one
 from moor.tables import Columns, print_table
 
 ProviderName = Annotated[
     str,
-    argument(metavar="PROVIDER", help="A provider's name or id.", completes=complete_providers),
+    argument(metavar="PROVIDER", help="A provider's name or id.", completes=completes(PROVIDER)),
 ]
 # The keys of an inventory on the command line.
 FIELDS: dict[str, tuple[str, type[int] | type[float]]] = {
@@ -62,22 +62,18 @@ app = commands_of(
 )
 
 
-async def _every(moor: Client) -> list[ProviderState]:
-    return await moor.list_providers()
-
-
 @app.verb("list")
 def list_providers(
     bus: BusUrl = "",
     *,
     name: Annotated[str, option(metavar="PATTERN", help="Only names that match, such as `compute-*`.")] = "*",
-    cell: Annotated[str, option(help="Only providers of this cell.", completes=complete_cells)] = "",
+    cell: Annotated[str, option(help="Only providers of this cell.", completes=completes(CELL))] = "",
     trait: Annotated[
         list[str] | None, option(help="Only providers with this trait; may be repeated.")
     ] = None,
     aggregate: Annotated[
         str,
-        option(metavar=ID, help="Only members of this aggregate.", completes=complete_aggregates),
+        option(metavar=ID, help="Only members of this aggregate.", completes=completes(AGGREGATE)),
     ] = "",
     roots: Annotated[bool, option("--roots", help="Only the roots of trees.")] = False,
     _output: Output = None,
@@ -85,7 +81,7 @@ def list_providers(
     """List all providers, each below the root of its tree."""
 
     async def work(moor: Client) -> list[ProviderState]:
-        everything = await _every(moor)
+        everything = await moor.list_providers()
         names = {each.id: each.name for each in everything}
         if cell and cell not in {each.cell for each in everything}:
             await moor.show_cell(cell)
@@ -111,7 +107,7 @@ def list_providers(
 async def _tree(moor: Client, which: str) -> tuple[ProviderState, list[ProviderState]]:
     """A provider, and all of the tree that it belongs to."""
     provider = await moor.show_provider(which)
-    return provider, [each for each in await _every(moor) if each.root == provider.root]
+    return provider, [each for each in await moor.list_providers() if each.root == provider.root]
 
 
 @app.verb()
@@ -135,7 +131,7 @@ def inventory(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) 
     if wants_document():
         print_json({name: plain(stock) for name, stock in provider.inventories.items()})
     elif provider.inventories:
-        print_inventories(provider)
+        print_table(sorted(provider.inventories.items()), INVENTORIES)
     else:
         say(f"{provider.name} has no inventory")
 
@@ -149,7 +145,19 @@ def holders(which: ProviderName, bus: BusUrl = "", *, _output: Output = None) ->
         return provider, await moor.list_holders(provider.id)
 
     provider, found = with_client(bus, work, operates=True)
-    print_all(found, holder_columns(provider), f"no consumer holds anything of {provider.name}")
+    columns = Columns[ConsumerState](
+        {
+            "id": lambda each: str(each.id),
+            "type": lambda each: each.type,
+            "project": lambda each: each.project,
+            "user": lambda each: each.user,
+            "holds": lambda each: ", ".join(
+                f"{amount.amount} {amount.resource}" for amount in each.held if amount.provider == provider.id
+            ),
+        },
+        prose=("holds",),
+    )
+    print_all(found, columns, f"no consumer holds anything of {provider.name}")
 
 
 Parent = Annotated[str, option(metavar="PROVIDER", help="The parent provider.")]
@@ -270,11 +278,6 @@ def _print_changed(bus: str, change: Callable[[Client], Awaitable[ProviderState]
 TRAITS_MAX = 4
 
 
-def print_inventories(provider: ProviderState) -> None:
-    """Print the usage, capacity and limits of each resource class of a provider."""
-    print_table(sorted(provider.inventories.items()), INVENTORIES)
-
-
 def print_provider(provider: ProviderState, tree: Sequence[ProviderState]) -> None:
     """Print all fields of a provider; its parent and root are shown by name."""
     names = {each.id: each.name for each in tree}
@@ -292,7 +295,7 @@ def print_provider(provider: ProviderState, tree: Sequence[ProviderState]) -> No
     out.print(grid)
     if provider.inventories:
         out.print()
-        print_inventories(provider)
+        print_table(sorted(provider.inventories.items()), INVENTORIES)
 
 
 def tree_of(providers: Sequence[ProviderState]) -> Tree:
@@ -306,40 +309,22 @@ def tree_of(providers: Sequence[ProviderState]) -> Tree:
     return drawn
 
 
-def holder_columns(provider: ProviderState) -> Columns[ConsumerState]:
-    return Columns(
-        {
-            "id": lambda each: str(each.id),
-            "type": lambda each: each.type,
-            "project": lambda each: each.project,
-            "user": lambda each: each.user,
-            "holds": lambda each: ", ".join(
-                f"{amount.amount} {amount.resource}" for amount in each.held if amount.provider == provider.id
-            ),
-        },
-        prose=("holds",),
-    )
-
-
 def _grow(drawn: Tree, parent: ProviderState, below: Mapping[ProviderId | None, list[ProviderState]]) -> None:
     for child in sorted(below.get(parent.id, ()), key=lambda each: each.name):
         _grow(drawn.add(_node(child)), child, below)
 
 
 def _node(provider: ProviderState) -> Text:
-    text = Text.assemble((provider.name, "bold"), "  ", _in_short(provider))
+    stocks = [
+        f"{resource} {stock.used}/{capacity_of(stock)}"
+        for resource, stock in sorted(provider.inventories.items())
+    ]
+    text = Text.assemble((provider.name, "bold"), "  ", "  ".join(stocks))
     if provider.traits:
         shown = ", ".join(provider.traits[:TRAITS_MAX])
         more = f" and {len(provider.traits) - TRAITS_MAX} more" if len(provider.traits) > TRAITS_MAX else ""
         text.append(f"  {shown}{more}", style="dim")
     return text
-
-
-def _in_short(provider: ProviderState) -> str:
-    return "  ".join(
-        f"{resource} {stock.used}/{capacity_of(stock)}"
-        for resource, stock in sorted(provider.inventories.items())
-    )
 
 
 # `moor provider trait` and `moor provider class`: lists, creates and deletes custom traits and resource classes.

@@ -73,12 +73,8 @@ def _print_usages(usages: Sequence[TypeUsage]) -> None:
     if len(usages) > 1:
         total = {name: sum(each.used.get(name, 0) for each in usages) for name in resources}
         table.append((Text("all", "bold"), sum(each.consumers for each in usages), total))
-    of_classes = {name: partial(_amount_of, name) for name in resources}
+    of_classes = {name: partial(lambda name, row: str(row[2].get(name, 0)), name) for name in resources}
     print_table(table, Columns({"consumers": itemgetter(0), "": lambda row: str(row[1]), **of_classes}))
-
-
-def _amount_of(resource: str, row: tuple[Text, int, Mapping[str, int]]) -> str:
-    return str(row[2].get(resource, 0))
 
 
 # `moor candidates`: placement's allocation candidates for a question on the command line.
@@ -128,7 +124,15 @@ def candidates(
     found, names = with_client(bus, work, operates=True)
     if not (found or wants_document()):
         fail("no provider can satisfy this now; `moor provider list` shows what exists")
-    print_all(found, _columns(names))
+    # What each provider gives, and for which request group if there are several.
+    columns = Columns[Candidate](
+        {
+            "host": lambda each: _name(each.share.host, names),
+            "gives": lambda each: _given(each, names),
+        },
+        prose=("gives",),
+    )
+    print_all(found, columns)
 
 
 def request_group(name: str, words: Sequence[str]) -> dict[str, Any]:
@@ -169,17 +173,6 @@ def _amount_in(word: str, text: str) -> int:
     if not text.isdecimal():
         raise click.BadParameter(f"{word!r}: the amount is {text!r}, must be a whole number")
     return int(text)
-
-
-def _columns(names: Mapping[ProviderId, str]) -> Columns[Candidate]:
-    """The table of candidates: what each provider gives, and for which request group if there are several."""
-    return Columns(
-        {
-            "host": lambda each: _name(each.share.host, names),
-            "gives": lambda each: _given(each, names),
-        },
-        prose=("gives",),
-    )
 
 
 def _given(candidate: Candidate, names: Mapping[ProviderId, str]) -> str:

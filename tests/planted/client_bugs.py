@@ -19,7 +19,7 @@ from moor.client.hosts import HostCalls, HostMoves
 from moor.client.instances import InstanceCalls
 from moor.client.requests import SentRequest
 from moor.client.stored import StoredCalls
-from moor.instances import boot_command, hosts_command, instances_command, move_commands, stored_commands
+from moor.instances import boot_command, hosts_command, instances_command, stored_commands
 from moor.instances import requests as instance_options
 from moor.placement import providers_command, quota_command
 from tests.planted.replacing import planted, planted_as, planted_by, replaced, replaced_in
@@ -268,7 +268,7 @@ def misspelt_filter_is_an_empty_list() -> AbstractContextManager[None]:
 
     async def nothing(*_: Any) -> None: ...
 
-    owners = (resource_commands, instances_command, hosts_command, move_commands)
+    owners = (resource_commands, instances_command)
     return replaced_in(owners, "check_named", lambda _real: nothing)
 
 

@@ -112,7 +112,7 @@ async def test_hostile_questions_are_refused_with_what_is_wrong() -> None:
             (f"/moves?after={uuid4()}&at=never", 400, "at is"),
             (f"/moves?after={uuid4()}&at=2026-01-01", 400, "at is"),
             (f"/instances?after={UUID(int=2**128 - 1)}", 400, "begin with the first page again"),
-            (f"/groups?after={UUID(int=2**128 - 1)}", 200, "no more groups"),
+            (f"/groups?after={UUID(int=2**128 - 1)}", 200, "no more server groups"),
             ("/aggregates?after=zzz", 200, "no more aggregates"),
             ("/hosts?after=zzz", 200, "no more hosts"),
             ("/hosts?name=none", 200, "no hosts"),

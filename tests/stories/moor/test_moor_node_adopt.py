@@ -1,6 +1,7 @@
 """`moor node adopt`: deployed nodes are taken over, many at once, with what the command, a file or Ironic says; and given back."""
 
 import json
+import os
 import re
 import sqlite3
 from contextlib import closing
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from moor.bare_metal.adopt_command import Adoption, rows_in_file
-from tests.stories.moor.moor_process import moor, moor_json
+from tests.stories.moor.moor_process import moor, moor_json, started_at
 from tests.stories.moor.test_moor_bare_metal import VERSION, faults, ironic_url, until_state, up
 
 pytestmark = pytest.mark.asyncio
@@ -82,8 +83,9 @@ async def test_deployed_nodes_are_adopted_many_at_once_and_given_back_as_they_ar
             rest = await adopt(home, "--all", "--project", "till", "--user", "ann")
             assert [each["stage"] for each in rest] == ["adopted"] * 2
             kept = await adopt(home, nodes[4], "--project", "till", code=1)
-            assert "--new-instance gives it one" in kept[0]["reason"]
-            (new,) = await adopt(home, nodes[4], "--project", "till", "--new-instance")
+            assert "Ironic has no instance on it: set its instance_uuid there" in kept[0]["reason"]
+            await patch(ironic, nodes[4], instance_uuid=str(UUID(int=505)))
+            (new,) = await adopt(home, nodes[4], "--project", "till")
             assert new["stage"] == "adopted"
             again = await adopt(home, *nodes[2:], "--project", "till")
             assert [each["stage"] for each in again] == ["adopted"] * 3
@@ -146,3 +148,33 @@ async def test_wrong_words_say_what_is_wrong_and_change_nothing(home: Path) -> N
         ):
             ran = await moor("node", "adopt", *arguments, **environment)
             assert (ran.code, words in ran.err) == (2, True), ran.err
+
+
+async def test_a_node_that_is_adopted_while_an_operator_is_asked_is_not_undeployed(home: Path) -> None:
+    """The books were looked at before the question, and somebody lives there by the answer."""
+    environment = {"XDG_STATE_HOME": str(home)}
+    async with up(home, "--nodes", "1"):
+        (node,) = [each["id"] for each in await moor_json("node", "list", **environment)]
+        async with httpx.AsyncClient(base_url=ironic_url(home), headers=VERSION) as ironic:
+            await patch(ironic, node, instance_uuid=IDS[0])
+            await deploy(ironic, node)
+        await until_state(node, "active", **environment)
+        keyboard, terminal = os.openpty()
+        try:
+            undeploy = ("node", "undeploy", "--settle", "0", node)
+            async with started_at(terminal, *undeploy, **environment) as process:
+                await process.until_printed_to_stderr(f"this takes instance {IDS[0]} off node")
+                (adopted,) = await adopt(home, node, "--project", "shop")
+                assert adopted["stage"] == "adopted"
+                os.write(keyboard, b"y\n")
+                ran = await process.ended()
+        finally:
+            os.close(keyboard)
+            os.close(terminal)
+
+        told = f"instance {IDS[0]} was just adopted on node {node}: nothing was done"
+        assert (ran.code, told in ran.err) == (1, True), ran.err
+        shown = await moor_json("node", "show", node, **environment)
+        assert (shown["ironic"]["provision_state"], shown["lives"]) == ("active", IDS[0])
+        assert (await moor_json("show", IDS[0], **environment))[0]["state"] == "active"
+        assert await faults(**environment) == []

@@ -27,7 +27,6 @@ from engine.hosts import HostState
 from engine.inventories import AggregateId, GroupId, ProviderId
 from engine.refusals import FunnelStep, Miss, NoValidHost
 from ironic_sync.store_sql import IronicStore
-from kit.keystone import OpenStackSettings
 from kit.sql import upgrade
 from moor.dashboard import node_pages
 from moor.settings import Settings
@@ -234,7 +233,7 @@ async def test_pages_that_come_at_once_open_the_daemons_database_once(
     url = f"sqlite+aiosqlite:///{tmp_path}/moor.db"
     await upgrade(url, "ironic_sync")
     addresses = Addresses(bus_url="memory://", ironic_db_url=url)
-    reader = node_pages.MetalReader(Settings(addresses=addresses, data=tmp_path), OpenStackSettings)
+    reader = node_pages.MetalReader(Settings(addresses=addresses, data=tmp_path))
 
     seen = await asyncio.gather(*(reader.node(ProviderId(ID)) for _ in range(3)), reader.nodes())
 

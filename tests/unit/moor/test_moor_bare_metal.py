@@ -7,7 +7,7 @@ import pytest
 
 from ironic_sync.core.offers import CellMap
 from moor.clouds.cloud import cells_of_groups
-from moor.instances.requests import drive_of
+from moor.instances.requests import DriveOptions
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_user_data_that_no_message_can_carry_is_refused(content: bytes, why: str
     file.write_bytes(content)
 
     with pytest.raises(click.BadParameter, match=why):
-        drive_of("", file, None, None)
+        DriveOptions(user_data=file).read()
 
 
 def test_each_cell_has_a_conductor_group_and_what_is_stated_goes_before() -> None:
