@@ -24,7 +24,6 @@ from kit.login import NOT_FOUND, RestAnswer, RestService, marker_of
 from kit.metrics import Readings
 from kit.parts import PartGroup, Periodic, Supervised
 from kit.rest import RestClient, RestLimits
-from moor.client.books.rules import HoldersAsked
 from nova_bridge.cloud import (
     CellsRead,
     CloudAggregate,
@@ -167,8 +166,9 @@ class NovaApi:
             raise WrongAnswer(f"{self.name}: migrations is {listed!r}, must be a list")
         return bool(listed)
 
-    async def unknown(self, consumers: Collection[ConsumerId]) -> HoldersAsked:
-        """Those of these consumers that Nova knows as no instance and as no migration. Raises `Operational` if Nova does not answer, or refuses.
+    async def unknown(self, consumers: Collection[ConsumerId]) -> frozenset[ConsumerId]:
+        """Those of these consumers that Nova knows as no instance and as no migration. Raises `Operational` if Nova does not answer, or
+        refuses, or cannot say it.
 
         All instances and all migrations are read. Of the consumers that are among neither, each is asked for by its id as well: the lists
         have no instance that was deleted softly, and an instance may be new.
@@ -176,21 +176,21 @@ class NovaApi:
         left = {*consumers}
         services = await self.services()
         if services.silent:
-            return HoldersAsked(
-                problem=f"the cell of {len(services.silent)} hosts ({services.silent[0]}, ...) is silent"
+            raise Unavailable(
+                f"the cell of {len(services.silent)} hosts ({services.silent[0]}, ...) is silent"
             )
         async for page in self.servers():
             left.difference_update(page.ids)
             if page.is_partial:
-                return HoldersAsked(problem="a cell is silent: Nova knows only the ids of its servers")
+                raise Unavailable("a cell is silent: Nova knows only the ids of its servers")
         if left:
             async for page in self.migrations():
                 left.difference_update(page.ids)
                 if not left:
                     break
         if len(left) > UNKNOWN_MAX:
-            return HoldersAsked(
-                problem=f"Nova knows {len(left):,} of {len(consumers):,} consumers not, more than {UNKNOWN_MAX:,}: is this the Nova that "
+            raise WrongAnswer(
+                f"Nova knows {len(left):,} of {len(consumers):,} consumers not, more than {UNKNOWN_MAX:,}: is this the Nova that "
                 "uses this placement?"
             )
         unknown = [
@@ -198,7 +198,7 @@ class NovaApi:
             for each in sorted(left)
             if not await self.has_server(each) and not await self.has_migration(each)
         ]
-        return HoldersAsked(frozenset(unknown))
+        return frozenset(unknown)
 
     async def _server(self, id_: UUID) -> RestAnswer | None:
         answer = await self._client.ask(f"/v2.1/servers/{id_}")

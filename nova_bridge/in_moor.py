@@ -91,7 +91,7 @@ async def nova_to_ask(settings: Settings) -> AsyncIterator[NovaToAsk | None]:
     try:
         name = account.keystone_url if named.url == CATALOGUE else named.url
         looks = LooksInFile(settings.data / LOOKS, name)
-        yield NovaToAsk(api, looks, timedelta(seconds=named.freed_after_s))
+        yield NovaToAsk(api.unknown, looks.load, looks.save, timedelta(seconds=named.freed_after_s))
     finally:
         await api.close()
 

@@ -10,8 +10,6 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from msgspec import Struct
-
 from bus.message import Message
 from bus.messages.audit import (
     NAMED_MAX,
@@ -49,9 +47,8 @@ class Speaks(Asks, Protocol):
         """Publish an order that has no answer. Returns when the broker has it."""
 
 
-class _Page(Struct, frozen=True):
-    entries: Sequence[Entry]
-    next: ConsumerId | None
+# The entries of a page, and the id after which the next one begins.
+_Page = tuple[Sequence[Entry], ConsumerId | None]
 
 
 class _Pages:
@@ -65,13 +62,12 @@ class _Pages:
         self.is_over = False
 
     async def read_on(self) -> None:
-        page = await self._fetch(self._after)
-        self._entries += page.entries
-        self._after = page.next
-        if page.next is None:
+        entries, self._after = await self._fetch(self._after)
+        self._entries += entries
+        if self._after is None:
             self.is_over = True
         else:
-            self.read_to = page.next
+            self.read_to = self._after
 
     def take(self, up_to: ConsumerId | None) -> list[Entry]:
         """Remove and return the entries up to this id, or all of them."""
@@ -145,8 +141,8 @@ class BooksReader:
         entries = await items_of(self.api, books, BooksFound, _of_books)
         entries += await items_of(self.api, rows, InstancesFound, _of_rows)
         for cell in sorted(self.cells):
-            page = await self._cell_rows(AskCellBooks(cell=cell, instances=tuple(ids), limit=1000))
-            entries += page.entries
+            rows_of_cell, _ = await self._cell_rows(AskCellBooks(cell=cell, instances=tuple(ids), limit=1000))
+            entries += rows_of_cell
         for cell in sorted(self.computes):
             found = await self._host_books(
                 AskHostBooks(cell=cell, instances=tuple(ids), hosts=tuple(hosts), limit=1000)
@@ -157,11 +153,11 @@ class BooksReader:
 
     async def _consumers(self, after: ConsumerId | None) -> _Page:
         found = await answer_of(self.api, AskBooks(after=after), BooksFound)
-        return _Page(_of_books(found), found.next)
+        return _of_books(found), found.next
 
     async def _instances(self, after: ConsumerId | None) -> _Page:
         found = await answer_of(self.api, AskInstances(after=after, limit=INSTANCES_PAGE), InstancesFound)
-        return _Page(_of_rows(found), found.next)
+        return _of_rows(found), found.next
 
     async def _rows_of(self, cell: str, after: ConsumerId | None) -> _Page:
         return await self._cell_rows(AskCellBooks(cell=cell, after=after))
@@ -172,12 +168,12 @@ class BooksReader:
             found = await answer_of(self.in_cell[question.cell], question, CellBooksFound)
         except NoAnswer:
             self.cells.discard(question.cell)
-            return _Page((), None)
-        return _Page([(each.instance.id, each) for each in found.entries], found.next)
+            return (), None
+        return [(each.instance.id, each) for each in found.entries], found.next
 
     async def _attempts_in(self, cell: str, after: ConsumerId | None) -> _Page:
         found = await self._host_books(AskHostBooks(cell=cell, after=after))
-        return _Page(_on_hosts(cell, found), found.next)
+        return _on_hosts(cell, found), found.next
 
     async def _host_books(self, question: AskHostBooks) -> HostBooksFound:
         try:

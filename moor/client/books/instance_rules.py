@@ -14,14 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import structs
 
 from bus.messages.audit import (
-    BESIDE_INSTANCES,
     BookEntry,
     CellEntry,
     ExpectedClaim,
     HostEntry,
     amounts_by_class,
 )
-from bus.messages.build import InstanceState, Size
+from bus.messages.build import InstanceState
 from bus.messages.placement import NO_OWNER
 from bus.topology import CELL0
 from engine.hosts import NODE
@@ -122,7 +121,7 @@ def _may_be_it(found: HostEntry, entry: CellEntry | None, view: InstanceView) ->
     told = view.at_api
     if entry is None:
         return told is None or told.state not in _DELETED
-    if _is_expected(found, entry):
+    if found in entry.on_hosts:
         return False
     if found.attempt > entry.instance.attempt:
         return True
@@ -130,11 +129,6 @@ def _may_be_it(found: HostEntry, entry: CellEntry | None, view: InstanceView) ->
         there = [each.entry for each in view.on_hosts]
         return any(found.attempt == each.attempt and each not in there for each in entry.on_hosts[:1])
     return told is not None and told.state not in (*_DELETED, "error", at_api(entry.instance).state)
-
-
-def is_beside(consumer: BookEntry) -> bool:
-    """Is this a consumer that belongs to an instance, but has an id of its own, such as a migration?"""
-    return consumer.type in BESIDE_INSTANCES
 
 
 def way_back_of(entry: CellEntry) -> ExpectedClaim | None:
@@ -327,17 +321,13 @@ def _differences(
         (TYPE, "type", consumer.type, claim.type),
         (PROJECT, "project", consumer.project, project_of(view, entry) or NO_OWNER),
         (USER, "user", consumer.user, entry.user or NO_OWNER),
-        (GROUP, "server group", _text(consumer.group), _text(group)),
+        (GROUP, "server group", str(consumer.group or ""), str(group or "")),
         (ATTEMPT, "attempt", str(consumer.attempt), str(claim.attempt)),
         (ATTEMPT, "generation", str(consumer.generation), str(max(1, consumer.generation))),
         (ATTEMPT, "cell", consumer.cell, state.cell),
     ):
         if has != should_be:
             yield kind, f"its {what} in placement is {has or 'none'!r}, and should be {should_be or 'none'!r}"
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 def _are_same(view: InstanceView, consumer: BookEntry, wanted: Share, places: Places) -> bool:
@@ -484,10 +474,11 @@ def _of_size(view: InstanceView, entry: CellEntry | None) -> Iterator[Fault]:
         held[each.resource] += each.amount
     asked = Counter({**details.size.amounts})
     if held != asked:
+        named = f" {details.size.flavor}" if details.size.flavor else ""
         yield _fault(
             SIZE,
             view,
-            f"its claim is for {_sums(held)}, and its flavor{_named(details.size)} asks for {_sums(asked)}",
+            f"its claim is for {_sums(held)}, and its flavor{named} asks for {_sums(asked)}",
             advice="give it the size that it should have by `moor resize`",
         )
 
@@ -496,16 +487,12 @@ def _sums(amounts: Mapping[str, int]) -> str:
     return ", ".join(f"{amount} {resource}" for resource, amount in sorted(amounts.items())) or "nothing"
 
 
-def _named(size: Size) -> str:
-    return f" {size.flavor}" if size.flavor else ""
-
-
 # Instances on hosts
 
 
 def _on_hosts(view: InstanceView, entry: CellEntry | None, sight: Sight, places: Places) -> Iterator[Fault]:
     for found in view.on_hosts:
-        if not _is_expected(found.entry, entry):
+        if entry is None or found.entry not in entry.on_hosts:
             where = f"host {places.name(found.entry.host)} of cell {found.cell} has its attempt {found.entry.attempt}"
             mend = order_to_destroy(view, entry, found)
             stray = _fault(
@@ -534,10 +521,6 @@ def _on_hosts(view: InstanceView, entry: CellEntry | None, sight: Sight, places:
             f"have its attempt {entry.on_hosts[0].attempt}",
             advice="the host has lost it: recover it there, or `moor delete` it",
         )
-
-
-def _is_expected(found: HostEntry, entry: CellEntry | None) -> bool:
-    return entry is not None and found in entry.on_hosts
 
 
 def whereabouts(view: InstanceView, entry: CellEntry | None, places: Places) -> str:

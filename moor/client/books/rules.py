@@ -1,13 +1,12 @@
 """The faults of what is no instance of a cell: claims beside instances, bare-metal nodes in Ironic, and what Nova holds."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from msgspec import Struct
 
-from bus.messages.audit import BookEntry, SeenConsumer
+from bus.messages.audit import BESIDE_INSTANCES, BookEntry, SeenConsumer
 from engine.hosts import NODE
 from engine.inventories import ConsumerId, ProviderId
 from kit.errors import Operational
@@ -17,7 +16,6 @@ from moor.client.books.instance_rules import (
     NO_CELLS,
     amounts_in_words,
     faults_of,
-    is_beside,
     is_in_doubt,
     is_in_flight,
     no_such_cell,
@@ -72,7 +70,7 @@ class NeededClaims:
 
     def _may_be_of_doubted(self, consumer: BookEntry | None) -> bool:
         """May this be the migration or a cleanup of an instance in doubt? The row that named it may be lost."""
-        if consumer is None or not is_beside(consumer):
+        if consumer is None or consumer.type not in BESIDE_INSTANCES:
             return False
         of_any = self._doubts.get((consumer.cell, None), 0)
         return consumer.attempt <= max(of_any, self._doubts.get((consumer.cell, consumer.project), 0))
@@ -96,19 +94,15 @@ def is_claim_alone(view: InstanceView) -> bool:
 def faults_alone(view: InstanceView, sight: Sight, places: Places) -> list[Fault]:
     """The faults of a consumer whose id no row has, and that no instance needs."""
     consumer = view.consumer
-    if consumer is None or not is_beside(consumer):
+    if consumer is None or consumer.type not in BESIDE_INSTANCES:
         return [*faults_of(view, sight, places)]
     is_unanswered = consumer.cell in sight.known - sight.cells
     if not consumer.held or consumer.is_new or is_unanswered:
         return []
-    return [_leak(consumer, sight, places)]
-
-
-def _leak(consumer: BookEntry, sight: Sight, places: Places) -> Fault:
-    """The fault of a migration's or cleanup's consumer that holds resources although no cell needs it."""
+    # A migration's or cleanup's consumer that holds resources although no cell needs it.
     is_known = consumer.cell in (*NO_CELLS, *sight.known)
     what = "move" if consumer.type == "MIGRATION" else "cleanup"
-    return Fault(
+    leak = Fault(
         LEAK,
         consumer.id,
         f"consumer {consumer.id} of type {consumer.type} holds {amounts_in_words(consumer.held, places)}, and no {what} of any "
@@ -117,6 +111,7 @@ def _leak(consumer: BookEntry, sight: Sight, places: Places) -> Fault:
         advice="" if is_known else no_such_cell(consumer),
         version=(consumer.generation, consumer.attempt, consumer.held),
     )
+    return [leak]
 
 
 # Does Ironic have instances on bare-metal nodes where the books have them? Pure.
@@ -233,13 +228,6 @@ def lost_from_node(view: InstanceView, nodes: NodesInIronic, sight: Sight, place
 UNKNOWN = "unknown to nova"
 
 
-class HoldersAsked(Struct, frozen=True):
-    """The consumers that Nova does not know; or, in `problem`, why that cannot be said: then none is unknown."""
-
-    unknown: frozenset[ConsumerId] = frozenset()
-    problem: str = ""
-
-
 class FirstLook(Struct, frozen=True):
     """When Nova was first found not to know this consumer, and what its row was then."""
 
@@ -261,21 +249,6 @@ def first_looks(
         else FirstLook(each.id, seen_of(each), now)
         for each in unknown
     }
-
-
-def faults_unknown(
-    unknown: Iterable[BookEntry],
-    looks: Mapping[ConsumerId, FirstLook],
-    *,
-    began: datetime,
-    wait: timedelta,
-    places: Places,
-) -> list[Fault]:
-    """`began` is when the present look began. Only what was first looked at more than `wait` before is freed."""
-    return [
-        _fault(each, looks[each.id], began, wait, places)
-        for each in sorted(unknown, key=lambda each: each.id)
-    ]
 
 
 def _fault(consumer: BookEntry, look: FirstLook, began: datetime, wait: timedelta, places: Places) -> Fault:
@@ -302,24 +275,17 @@ def _in_words(at: datetime) -> str:
 # If Nova does not answer, or one of its cells is silent, the look counts for nothing.
 
 
-class AsksNova(Protocol):
-    async def unknown(self, consumers: Collection[ConsumerId]) -> HoldersAsked:
-        """Those of these that Nova knows as no instance and as no migration. Raises `Operational` if Nova does not answer."""
-
-
-class KeepsLooks(Protocol):
-    """Remembers first looks from one audit to the next."""
-
-    def load(self) -> Mapping[ConsumerId, FirstLook]: ...
-
-    def save(self, looks: Mapping[ConsumerId, FirstLook]) -> None: ...
-
-
 class NovaToAsk(Struct, frozen=True):
-    """How the audit asks Nova. `wait` is the least time between the two looks."""
+    """How the audit asks Nova.
 
-    asks: AsksNova
-    looks: KeepsLooks
+    `unknown` finds those of these consumers that Nova knows as no instance and as no migration. It raises `Operational` if Nova does
+    not answer, or cannot say it: then none is unknown. `load` and `save` keep first looks from one audit to the next. `wait` is
+    the least time between the two looks.
+    """
+
+    unknown: Callable[[Collection[ConsumerId]], Awaitable[frozenset[ConsumerId]]]
+    load: Callable[[], Mapping[ConsumerId, FirstLook]]
+    save: Callable[[Mapping[ConsumerId, FirstLook]], None]
     wait: timedelta
 
 
@@ -381,23 +347,23 @@ class NovaBooks:
         if self._nova is None:
             return []
         began = self._clock()
-        asked = HoldersAsked()
-        if self._entries:
-            try:
-                asked = await self._nova.asks.unknown(self._entries)
-            except Operational as problem:
-                asked = HoldersAsked(problem=str(problem))
-        if asked.problem:
-            self._problem = asked.problem
+        try:
+            unknown = await self._nova.unknown(self._entries) if self._entries else frozenset[ConsumerId]()
+        except Operational as problem:
+            self._problem = str(problem)
             return []
         # What was deleted since placement was read holds nothing any more.
-        self._unknown = await self._unchanged(sorted(asked.unknown & self._entries.keys()))
+        self._unknown = await self._unchanged(sorted(unknown & self._entries.keys()))
         now = self._clock()
-        looks = first_looks(self._unknown.values(), self._nova.looks.load(), now)
-        self._nova.looks.save(looks)
+        looks = first_looks(self._unknown.values(), self._nova.load(), now)
+        self._nova.save(looks)
         settled = [each for each in self._unknown.values() if now - looks[each.id].at >= settle]
         self.in_flight = len(self._unknown) - len(settled)
-        return faults_unknown(settled, looks, began=began, wait=self._nova.wait, places=places)
+        # Only what was first looked at more than `wait` before the present look began is freed.
+        return [
+            _fault(each, looks[each.id], began, self._nova.wait, places)
+            for each in sorted(settled, key=lambda each: each.id)
+        ]
 
     async def left(self, faults: Sequence[Fault]) -> list[Fault]:
         """Those of these faults whose consumer still holds the same."""

@@ -21,7 +21,7 @@ from bus.messages.build import InstanceDetails, InstanceState
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from engine.flavors import InstanceId
 from engine.hosts import HostState
-from engine.inventories import ConsumerId, InventoryState, ProviderId, ProviderState, ResourceAmount, Share
+from engine.inventories import ConsumerId, ProviderId, ProviderState, ResourceAmount, Share, capacity_of
 
 # The type of an instance's consumer.
 INSTANCE = "INSTANCE"
@@ -220,9 +220,9 @@ def _found(
     """`given` is what other amounts of the share have got, of each provider and class."""
     left, resource = amount.amount, amount.resource
     having = [
-        (each, _free(each.inventories[resource]) - given[each.id, resource])
+        (each, capacity_of(stock) - stock.used - given[each.id, resource])
         for each in places.providers.values()
-        if each.root == share.host and resource in each.inventories
+        if each.root == share.host and (stock := each.inventories.get(resource)) is not None
     ]
     for provider, room in sorted(having, key=lambda each: (-each[1], each[0].name)):
         part = min(left, room)
@@ -232,10 +232,6 @@ def _found(
             yield structs.replace(amount, provider=provider.id, amount=part)
     if left:
         yield structs.replace(amount, amount=left)
-
-
-def _free(inventory: InventoryState) -> int:
-    return int((inventory.total - inventory.reserved) * inventory.allocation_ratio) - inventory.used
 
 
 RECOUNT = RecountBooks()

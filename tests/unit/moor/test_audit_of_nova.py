@@ -28,7 +28,7 @@ from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from engine.inventories import ConsumerId, ResourceAmount
 from moor.client.books.auditing import AuditOptions, AuditResult, audited
 from moor.client.books.books_reader import BooksReader
-from moor.client.books.rules import UNKNOWN, FirstLook, HoldersAsked, NovaToAsk
+from moor.client.books.rules import UNKNOWN, FirstLook, NovaToAsk
 from nova_bridge.in_moor import LooksInFile
 from tests.nova.simulated_api import SimulatedNova
 from tests.properties.test_audit_properties import HOSTS, NOW, PLACES
@@ -109,7 +109,7 @@ class Cloud:
         self.now = NOW
         self.name = "Nova"
 
-    async def unknown(self, consumers: Collection[ConsumerId]) -> HoldersAsked:
+    async def unknown(self, consumers: Collection[ConsumerId]) -> frozenset[ConsumerId]:
         api = self.nova.api()
         try:
             return await api.unknown(consumers)
@@ -119,7 +119,7 @@ class Cloud:
     async def audit(self, *, heals: bool = True, is_asked: bool = True, after_s: float = 0) -> AuditResult:
         self.now += timedelta(seconds=after_s)
         reader = BooksReader(self.books, dict.fromkeys(("c1", "c2"), self.books), ("c1", "c2"))
-        nova = NovaToAsk(self, self.looks, WAIT) if is_asked else None
+        nova = NovaToAsk(self.unknown, self.looks.load, self.looks.save, WAIT) if is_asked else None
         options = AuditOptions(settle=timedelta(0), heals=heals)
         return await audited(reader, options, clock=self._clock, nova=nova)
 
