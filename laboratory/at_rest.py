@@ -6,7 +6,7 @@ that nothing is under way. So whatever is in use must be held by an active insta
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain
 
@@ -19,7 +19,6 @@ from bus.workers.station import Station
 from engine.flavors import InstanceId
 from engine.hosts import HostState
 from engine.inventories import ProviderId, ProviderState
-from ironic_sync.core.node import Node
 from ironic_sync.core.offers import class_of, is_available
 from ironic_sync.core.rows import NodeRow
 from kit.parts import Pauses, batches_of, what_remains
@@ -256,17 +255,17 @@ async def _nodes(cloud: TemporaryCloud) -> list[NodeEntry]:
     nodes = await cloud.nodes()
     rows = await cloud.rows.read([each.id for each in nodes])
     alive = {each.name for each in await cloud.rows.members() if each.is_alive}
-    return [_entry_of(node, rows.get(node.id, NodeRow(id=node.id)), alive) for node in nodes]
-
-
-def _entry_of(node: Node, row: NodeRow, alive: Collection[str]) -> NodeEntry:
-    return NodeEntry(
-        id=node.id,
-        name=node.name or "",
-        provision_state=node.provision_state or "",
-        is_available=is_available(node),
-        resource=class_of(node.resource_class),
-        instance=InstanceId(node.instance_uuid) if node.instance_uuid else None,
-        owner=row.owner if row.owner in alive else "",
-        is_reported=row.read_epoch == row.epoch,
-    )
+    of_nodes = [(node, rows.get(node.id, NodeRow(id=node.id))) for node in nodes]
+    return [
+        NodeEntry(
+            id=node.id,
+            name=node.name or "",
+            provision_state=node.provision_state or "",
+            is_available=is_available(node),
+            resource=class_of(node.resource_class),
+            instance=InstanceId(node.instance_uuid) if node.instance_uuid else None,
+            owner=row.owner if row.owner in alive else "",
+            is_reported=row.read_epoch == row.epoch,
+        )
+        for node, row in of_nodes
+    ]

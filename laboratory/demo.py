@@ -39,7 +39,7 @@ from kit.parts import batches_of
 from kit.process import during, run_process
 from laboratory.at_rest import is_in_use, problems_left
 from laboratory.computes.faults import Changes, FailsToBuild, FallsSilent, FaultScript
-from laboratory.demo_screen import CELLS, TINKERED, Check, News, Tally, conclude, screen, short
+from laboratory.demo_screen import CELLS, TINKERED, Check, Tally, conclude, screen, short
 from laboratory.ironic import IronicScript, RequestRefused
 from laboratory.ironic.script import WorkFails
 from laboratory.private_servers import DidNotStartError
@@ -334,7 +334,7 @@ class MetalDemo(Demo):
         await until(lambda: tally.is_over)
         nodes = {str(id_) for id_ in tally.rows}
         deleted = [each.id for each in tally.active if each.host in nodes][:again]
-        tally.news.append(News("blue", f"{len(deleted)} instances are deleted, and their nodes cleaned"))
+        tally.news.append(Text(f"{len(deleted)} instances are deleted, and their nodes cleaned", "blue"))
         tally.wanted += again
         await self.delete(deleted)
         await self.ask([(f"again-{number:03}", METAL) for number in range(1, again + 1)], METAL_ASKING_S)

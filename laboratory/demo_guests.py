@@ -180,15 +180,11 @@ class Machines:
         return sorted(str(each.relative_to(self.folder)) for each in self.folder.glob("*/instances/*/*"))
 
 
-def boot_sector(text: str) -> bytes:
-    code = _CODE.ljust(64, b"\0") + text.encode() + b"\0"
-    assert len(code) <= SECTOR - 2, f"a text of {len(text)} characters does not fit into a boot sector"
-    return code.ljust(SECTOR - 2, b"\0") + b"\x55\xaa"
-
-
 def bootable_image(text: str) -> bytes:
     """A raw image that boots without an operating system: its boot sector writes this text to the serial port every three seconds."""
-    return boot_sector(text).ljust(SIZE, b"\0")
+    code = _CODE.ljust(64, b"\0") + text.encode() + b"\0"
+    assert len(code) <= SECTOR - 2, f"a text of {len(text)} characters does not fit into a boot sector"
+    return (code.ljust(SECTOR - 2, b"\0") + b"\x55\xaa").ljust(SIZE, b"\0")
 
 
 GUESTS = 20

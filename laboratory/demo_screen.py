@@ -11,7 +11,7 @@ from functools import partial
 from math import ceil
 from typing import NamedTuple, TypeVar
 
-from msgspec import Struct, structs
+from msgspec import structs
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -33,20 +33,12 @@ from engine.inventories import ProviderId, ProviderState, ProviderUsage
 from ironic_sync.core.rows import NodeRow
 from kit.parts import batches_of
 from laboratory.at_rest import Asked
-from laboratory.load.orders import amounts_of
 from moor.options import fail, out
-from moor.showing import shortened
+from moor.showing import amounts_of, shortened
 from moor.tables import lines_of
 
 NEWS_MAX = 5
 SLICE_S = 0.1
-
-
-class News(Struct, frozen=True):
-    """A line about a failure or retry, and the style in which it is drawn."""
-
-    style: str
-    text: str
 
 
 class Tally:
@@ -68,7 +60,7 @@ class Tally:
         # How often any provider's traits changed.
         self.changes = 0
         self.ends_by_slice: dict[int, int] = {}
-        self.news: deque[News] = deque(maxlen=NEWS_MAX)
+        self.news: deque[Text] = deque(maxlen=NEWS_MAX)
         self.silent: dict[str, None] = {}
         self.rows: dict[ProviderId, NodeRow] = {}
         self.flips = 0
@@ -161,7 +153,7 @@ class Tally:
     def kill(self, daemon: str) -> None:
         self.killed, self._killed_s = daemon, time.monotonic()
         self.orphaned = frozenset(row.id for row in self.rows.values() if row.owner == daemon)
-        self.news.append(News("bold red", f"daemon {daemon} is killed: it owned {len(self.orphaned)} nodes"))
+        self.news.append(Text(f"daemon {daemon} is killed: it owned {len(self.orphaned)} nodes", "bold red"))
 
     def read(self, rows: Iterable[NodeRow]) -> None:
         """Take over rows that were read from the daemons' database. Note when other daemons own all nodes of a killed one."""
@@ -173,14 +165,14 @@ class Tally:
         after_s = time.monotonic() - self._killed_s
         if self.taken_over_s is None and all(row.owner not in ("", self.killed) for row in orphaned):
             self.taken_over_s = after_s
-            self.news.append(News("green", f"all {len(orphaned)} nodes of {self.killed} have a new owner"))
+            self.news.append(Text(f"all {len(orphaned)} nodes of {self.killed} have a new owner", "green"))
         if (
             self.taken_over_s is not None
             and self.reported_s is None
             and all(row.read_epoch == row.epoch for row in orphaned)
         ):
             self.reported_s = after_s
-            self.news.append(News("green", f"all {len(orphaned)} were read and reported by their new owners"))
+            self.news.append(Text(f"all {len(orphaned)} were read and reported by their new owners", "green"))
 
     # Events
 
@@ -199,15 +191,15 @@ class Tally:
         if state.failures and state.state == "active":
             last = state.failures[-1]
             tried, now = self._name_of(last.host), self._name_of(state.host)
-            self.news.append(News("yellow", f"{state.name}: {tried}, {short(last.reason)}; now on {now}"))
+            self.news.append(Text(f"{state.name}: {tried}, {short(last.reason)}; now on {now}", "yellow"))
         elif state.state == "error":
-            self.news.append(News("red", f"{state.name} ended in error: {state.reason or 'no valid host'}"))
+            self.news.append(Text(f"{state.name} ended in error: {state.reason or 'no valid host'}", "red"))
 
     def _won(self, state: InstanceState) -> None:
         self.refusals[state.id] = state.refusals
         last = state.refusals[-1]
         how = "asked again, and got it" if last.host == state.host else f"took {self._name_of(state.host)}"
-        self.news.append(News("cyan", f"{state.name}: {self._name_of(last.host)}, {last.reason}; {how}"))
+        self.news.append(Text(f"{state.name}: {self._name_of(last.host)}, {last.reason}; {how}", "cyan"))
 
     def _changed(self, provider: ProviderState) -> None:
         known = self.providers.get(provider.id)
@@ -338,7 +330,7 @@ def _tiles(items: Sequence[T], tile: Callable[[Sequence[T]], tuple[str, str]], a
 
 def _news(tally: Tally) -> Text:
     """The latest news as text. Always NEWS_MAX lines, so that the screen does not jump."""
-    lines = [Text(news.text, style=news.style) for news in tally.news]
+    lines = [*tally.news]
     text = Text("\n").join([*lines, *[Text("")] * (NEWS_MAX - len(lines))])
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
@@ -408,11 +400,9 @@ def _daemon(tally: Tally, daemon: str) -> tuple[Text, Text]:
         f"{len(rows):4} nodes",
         ("   killed" if is_killed else "", "red"),
     )
-    return heading, _tiles(rows, _node_tile, NODES_A_ROW)
-
-
-def _node_tile(rows: Sequence[NodeRow]) -> tuple[str, str]:
-    return NODE_TILES[Counter(map(kind_of, rows)).most_common(1)[0][0]]
+    return heading, _tiles(
+        rows, lambda some: NODE_TILES[Counter(map(kind_of, some)).most_common(1)[0][0]], NODES_A_ROW
+    )
 
 
 def kind_of(row: NodeRow) -> str:

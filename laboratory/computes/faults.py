@@ -69,6 +69,9 @@ class TimedFault(Variant, frozen=True, kw_only=True):
     every_s: float = 0.0
 
     def __post_init__(self) -> None:
+        for field in ("share", "probability"):
+            if not 0 <= (value := getattr(self, field, 1.0)) <= 1:
+                raise ValueError(f"{field} is {value}, must be 0..1")
         if min(self.after_s, self.for_s, self.every_s) < 0:
             raise ValueError(
                 f"after_s, for_s and every_s are {self.after_s}, {self.for_s} and {self.every_s}, must not be negative"
@@ -79,20 +82,10 @@ class TimedFault(Variant, frozen=True, kw_only=True):
             )
 
 
-def require_share(fault: Struct, field: str) -> None:
-    value = getattr(fault, field)
-    if not 0 <= value <= 1:
-        raise ValueError(f"{field} is {value}, must be 0..1")
-
-
 class SharedFault(TimedFault, frozen=True, kw_only=True):
     """A fault that affects only a share of the hosts or nodes that it is meant for."""
 
     share: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_share(self, "share")
 
 
 class HostFault(SharedFault, frozen=True, kw_only=True):
@@ -105,10 +98,6 @@ class WorkFault(HostFault, frozen=True, kw_only=True):
     """A fault that affects, with this probability, work that begins while the fault is active."""
 
     probability: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_share(self, "probability")
 
 
 class FailsToBuild(WorkFault, frozen=True, kw_only=True, tag="fails_to_build"):

@@ -26,7 +26,7 @@ class Device(Struct, frozen=True):
 
 def pci_function(vendor: str, product: str, *traits: str) -> Device:
     """A function that a guest gets as a whole. Its class is named after the two ids, as in Nova."""
-    return Device({_pci_class(vendor, product): 1}, frozenset(traits))
+    return Device({f"CUSTOM_PCI_{vendor.upper()}_{product.upper()}": 1}, frozenset(traits))
 
 
 def virtual_functions(count: int, network: str) -> Device:
@@ -38,10 +38,6 @@ def virtual_functions(count: int, network: str) -> Device:
 def gpu(kind: str, count: int) -> Device:
     """A GPU that gives so many instances of one type."""
     return Device({"VGPU": count}, frozenset({f"CUSTOM_{_in_names(kind)}"}))
-
-
-def _pci_class(vendor: str, product: str) -> str:
-    return f"CUSTOM_PCI_{vendor.upper()}_{product.upper()}"
 
 
 def _in_names(name: str) -> str:

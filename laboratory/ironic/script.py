@@ -43,7 +43,7 @@ from typing import Literal, TypeVar
 from msgspec import Struct
 
 from engine.inventories import Value
-from laboratory.computes.faults import SharedFault, TimedFault, happens, is_on, require_share
+from laboratory.computes.faults import SharedFault, TimedFault, happens, is_on
 
 Work = Literal[
     "verify",
@@ -66,10 +66,6 @@ class NodeFault(SharedFault, frozen=True, kw_only=True):
 
     nodes: tuple[str, ...] = ("*",)
     probability: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_share(self, "probability")
 
 
 class WorkFails(NodeFault, frozen=True, kw_only=True, tag="work_fails"):

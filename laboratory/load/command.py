@@ -9,7 +9,7 @@ import click
 
 from kit.process import run_process
 from laboratory.load.firing import ARRIVALS
-from laboratory.load.orders import Mix, count_of, plain, read_mix
+from laboratory.load.orders import Mix, plain, read_mix
 from laboratory.load.results import as_json, as_table
 from laboratory.load.running import Plan, cloud_for_load, run_load
 from moor.clouds.cloud import ONE_OF_EACH
@@ -219,7 +219,7 @@ def _check_fits(plan: Plan, mix: Mix) -> None:
             raise click.BadParameter(
                 f"--mix has {each.name}: its members need different hosts of one cell, and --hosts {sum(hosts)} gives a cell {min(hosts)}"
             )
-    wanted = count_of(mix, plan.orders, "metal") if plan.nodes and not plan.changes else 0
+    wanted = sum(mix[name].kind == "metal" for name in plan.orders) if plan.nodes and not plan.changes else 0
     if wanted > plan.nodes:
         raise click.BadParameter(
             f"--mix has metal, which needs {wanted} nodes for --boots {plan.boots}, and --nodes is {plan.nodes}"

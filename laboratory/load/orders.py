@@ -39,6 +39,7 @@ from laboratory.load.results import OfKind, latency_of
 from moor.client.bus_client import answers_of
 from moor.client.requests import new_request_ids
 from moor.clouds.cloud import flavor_of_nodes
+from moor.showing import amounts_of
 
 FLAVOR = Flavor(name="load", vcpus=1, ram_mb=1024, root_gb=8)
 METAL = flavor_of_nodes("load")
@@ -169,15 +170,6 @@ def _by_turns(mix: Mix) -> Iterator[str]:
         name = min(turns, key=turns.__getitem__)
         turns[name] += 1 / mix[name].weight
         yield name
-
-
-def count_of(mix: Mix, names: Sequence[str], kind: Kind) -> int:
-    """How many of these orders are of this kind."""
-    return sum(mix[name].kind == kind for name in names)
-
-
-def instances_of(mix: Mix, names: Sequence[str]) -> int:
-    return sum(mix[name].instances for name in names)
 
 
 def mix_of(moves: int) -> list[str]:
@@ -370,12 +362,6 @@ def flavor_with(classes: Iterable[str]) -> Flavor:
     """The flavor of a load run, with one unit of each of these resource classes that FLAVOR does not have."""
     others = sorted(set(classes) - set(amounts_of(FLAVOR)))
     return structs.replace(FLAVOR, extra_specs={f"resources:{name}": "1" for name in others})
-
-
-def amounts_of(flavor: Flavor) -> dict[str, int]:
-    """How much of each resource class an instance of this flavor holds."""
-    sizes = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.ram_mb, "DISK_GB": flavor.root_gb}
-    return sizes | {key.removeprefix("resources:"): int(amount) for key, amount in flavor.extra_specs.items()}
 
 
 async def groups_for(client: Station, mix: Mix, names: Sequence[str]) -> list[GroupId]:

@@ -225,12 +225,17 @@ def _headline(result: LoadResult) -> Table:
     )
 
 
+def _figures(what: str, *names: str) -> Table:
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    table.add_column(what)
+    for name in names:
+        table.add_column(name, justify="right")
+    return table
+
+
 def _latencies(result: LoadResult) -> Table:
     """How long boots took, as a client sees it, and by their rows."""
-    table = Table(box=None, padding=(0, 3, 0, 0))
-    table.add_column("boots")
-    for name in PERCENTILES:
-        table.add_column(name, justify="right")
+    table = _figures("boots", *PERCENTILES)
     rows = [
         (
             "[bold]from due to heard[/bold]" if result.rate else "[bold]from sent to heard[/bold]",
@@ -251,10 +256,8 @@ def _ms(figure: float) -> str:
 
 
 def _mixed(orders: Phase, kinds: Mapping[str, OfKind]) -> Table:
-    table = Table(box=None, padding=(0, 3, 0, 0))
-    table.add_column(f"{orders.count:,} orders in {orders.seconds:.1f} s")
-    for name in ("number", "a second", "p50 ms", "p99 ms"):
-        table.add_column(name, justify="right")
+    names = ("number", "a second", "p50 ms", "p99 ms")
+    table = _figures(f"{orders.count:,} orders in {orders.seconds:.1f} s", *names)
     table.add_column("")
     for kind, each in kinds.items():
         outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(each.outcomes.items()))
@@ -272,10 +275,7 @@ def _mixed(orders: Phase, kinds: Mapping[str, OfKind]) -> Table:
 
 def _cpu(what: str, phase: Phase, result: LoadResult, memory_mb: Mapping[str, float] | None = None) -> Table:
     memory = memory_mb or {}
-    table = Table(box=None, padding=(0, 3, 0, 0))
-    table.add_column("process")
-    table.add_column(f"µs {what}", justify="right")
-    table.add_column("MB" if memory else "", justify="right")
+    table = _figures("process", f"µs {what}", "MB" if memory else "")
     table.add_column("")
     entries = {name: us for name, us in phase.cpu_us_each.items() if name != "total"}
     most = max(entries.values())

@@ -30,13 +30,11 @@ from laboratory.load.orders import (
     ChangeRun,
     Mix,
     OrderRun,
-    amounts_of,
     claims_of,
     figures_of,
     flavor_with,
     groups_for,
     heard_of_nodes,
-    instances_of,
     mix_of,
     names_for,
 )
@@ -45,7 +43,7 @@ from moor.client.bus_client import hearing
 from moor.clouds.cloud import BareMetalPlan, CloudPlan, cells_of_groups
 from moor.clouds.temporary_cloud import Servers, TemporaryCloud, temporary_cloud
 from moor.options import err
-from moor.showing import shortened
+from moor.showing import amounts_of, shortened
 
 SPAWN_MS = 50.0
 # A simulated deploy and cleaning take only about a tenth of a second, so that Moorage's own part is what is measured.
@@ -191,7 +189,7 @@ class _Load:
             changes, mixed = await during(fire(firing), firing.listen())
         problems = await problems_left(cloud, _asked(mixed or boots))
         found = await found_instances(cloud.client, list(boots.instances))
-        count = instances_of(plan.mix, names) if plan.mix else plan.boots
+        count = sum(plan.mix[name].instances for name in names) if plan.mix else plan.boots
         claims, conflicts = claims_of(row for page in found for row in page.instances)
         tenths = meter.parts_us(count)
         last, of_last = (boots, meter) if plan.mix else (mixed, of_moves)
