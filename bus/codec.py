@@ -8,6 +8,7 @@ reason, not an exception; the worker loop alone decides what happens to it.
 import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -168,18 +169,14 @@ class FewTypesCodec(Codec):
 
     def __init__(self) -> None:
         super().__init__()
-        self._by_type: dict[str, Codec] = {}
+        self._of = functools.cache(lambda name: Codec((self._kinds[name],), self._upgrades))
 
     def decode(self, line: bytes) -> Envelope[Message] | Unreadable | NewerVersion:
-        try:
+        with suppress(*NOT_JSON):
             name = _typed.decode(_wrapped.decode(line).message).type
-        except NOT_JSON:
-            return super().decode(line)
-        if name not in self._kinds:
-            return super().decode(line)
-        if name not in self._by_type:
-            self._by_type[name] = Codec((self._kinds[name],), self._upgrades)
-        return self._by_type[name].decode(line)
+            if name in self._kinds:
+                return self._of(name).decode(line)
+        return super().decode(line)
 
 
 # One message as one line.

@@ -58,9 +58,9 @@ class Kind(Enum):
 
 
 class Scope(Enum):
-    """What follows the type in the routing key of a message."""
+    """What follows the type in the routing key of a message, by the attribute of the message that says it."""
 
-    NONE = "none"
+    NONE = "NOTHING"
     CELL = "cell"
     # The project named by the message; `-` if it names none.
     PROJECT = "project"
@@ -100,7 +100,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
     Frozen values cannot form cycles, so the garbage collector skips them and their parts (`gc=False`). With thousands
     of messages in memory it would do little else.
 
-    Each type has a `ROUTE`; bus/messages checks it when it is imported. `VERSION` rises when the meaning of a message
+    Each type has a `ROUTE`. `VERSION` rises when the meaning of a message
     changes. A new optional field, or a new value of an open vocabulary (a trait, a resource class), does not raise it: older
     readers still understand the message.
     """

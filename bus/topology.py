@@ -121,8 +121,6 @@ __all__ = [
     "broker_user_of",
     "destination_of",
     "destination_of_like",
-    "end_field_of",
-    "end_of",
     "feed_queue",
     "in_cell",
     "inbox_queue",
@@ -496,9 +494,6 @@ def _queue_in_cell(queue: Queue, cell: str) -> Queue:
 REJECTION = "build.rejected"
 
 
-_END_FIELDS = {Scope.CELL: "cell", Scope.PROJECT: "project", Scope.NONE: "NOTHING"}
-
-
 class Destination(Struct, frozen=True):
     exchange: str
     routing_key: str
@@ -507,26 +502,18 @@ class Destination(Struct, frozen=True):
 
 def destination_of(message: Message) -> Destination:
     """The exchange and the routing key of a message that is no answer. An answer goes to the queue of its asker."""
-    return destination_of_like(type(message), end_of(message))
-
-
-def end_of(message: Message) -> str:
-    """The cell or project that ends the routing key of a message; empty if none does, or if it names no project.
-
-    Messages of equal type and end have the same destination.
-    """
-    return reader_of_end(type(message))(message)
+    kind = type(message)
+    return destination_of_like(kind, reader_of_end(kind)(message))
 
 
 @functools.cache
 def reader_of_end(kind: type[Message]) -> Callable[[Message], str]:
-    """Returns `end_of` for messages of one type. It is made once for each type, since a message takes it often."""
-    return operator.attrgetter(end_field_of(kind))
+    """Returns a function that reads the end of a message of this type: the cell or project that ends its routing key. It is empty if none
+    does, or if the message names no project. Messages of equal type and end have the same destination.
 
-
-def end_field_of(kind: type[Message]) -> str:
-    """The attribute that `end_of` reads. A test checks that messages of each type have it."""
-    return _END_FIELDS[kind.SCOPE]
+    It is made once for each type, since a message takes it often.
+    """
+    return operator.attrgetter(kind.SCOPE.value)
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -539,7 +526,7 @@ def project_of_key(routing_key: str) -> str:
 
 @functools.lru_cache(maxsize=100_000)
 def destination_of_like(kind: type[Message], end: str) -> Destination:
-    """The destination of messages of this type with this end (`end_of`)."""
+    """The destination of messages of this type with this end (`reader_of_end`)."""
     if kind.SCOPE is Scope.PROJECT:
         end = end or NO_PROJECT
     name = type_of(kind)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct, structs
 
-from bus import message
 from bus.broker import BODY_BYTES_MAX, NAME_BYTES_MAX, Receipt
 from bus.memory.journal import Journal, JournaledParcel
-from bus.message import Parcel
+from bus.message import BROKER_EXCHANGE, BROKER_KEY, BROKER_QUEUE, BROKER_REASON, DELIVERY_LIMIT, Parcel
 from bus.queues import DEAD, Binding, Exchange, QueueProperties
 from kit.errors import AccessRefused, ConsumerCancelled, NotFound, Refusal
 
@@ -350,11 +349,6 @@ class MemoryVirtualHost:
         queue.expire_unless_used(self._expire)
         return queue.depth
 
-    def delete_exchange(self, name: str) -> None:
-        exchange = self.exchanges.pop(name, None)
-        if exchange is not None:
-            self._note_objects(durable=exchange.durable)
-
     def delete_queue(self, name: str) -> None:
         queue = self._queues.get((EVERYBODY, name))
         if queue is not None:
@@ -491,10 +485,10 @@ def _check_name(name: str) -> None:
 
 def _dead_letter(queue: str, stored: QueuedParcel) -> Parcel:
     death = {
-        message.BROKER_REASON: message.DELIVERY_LIMIT,
-        message.BROKER_QUEUE: queue,
-        message.BROKER_EXCHANGE: stored.parcel.exchange,
-        message.BROKER_KEY: stored.parcel.routing_key,
+        BROKER_REASON: DELIVERY_LIMIT,
+        BROKER_QUEUE: queue,
+        BROKER_EXCHANGE: stored.parcel.exchange,
+        BROKER_KEY: stored.parcel.routing_key,
     }
     return structs.replace(
         stored.parcel,

@@ -160,17 +160,23 @@ class MendInstance(StrictMessage, frozen=True, tag="instance.mend"):
     instance: InstanceState
 
 
-class AskCellBooks(StrictMessage, frozen=True, tag="cell.books.query"):
+class AskBooksBelow(StrictMessage, frozen=True):
+    """Asks a worker of a cell for what it knows of these instances, or of all."""
+
+    SCOPE = Scope.CELL
+
+    cell: CellName
+    instances: Instances = ()
+
+
+class AskCellBooks(AskBooksBelow, frozen=True, tag="cell.books.query"):
     """Asks the conductor of a cell for its rows of these instances; or for a page of all its rows.
 
     Pages are in the order of ids, and begin after the id `after`.
     """
 
     ROUTE = Route(Kind.QUESTION, "conductor.{cell}.questions", answer="cell.books.found", by=("operator",))
-    SCOPE = Scope.CELL
 
-    cell: CellName
-    instances: Instances = ()
     after: InstanceId | None = None
     limit: PageLimit = 200
 
@@ -233,17 +239,14 @@ class CellBooksFound(AnswerMessage, frozen=True, tag="cell.books.found"):
     next: InstanceId | None = None
 
 
-class AskHostBooks(StrictMessage, frozen=True, tag="host.books.query"):
+class AskHostBooks(AskBooksBelow, frozen=True, tag="host.books.query"):
     """Asks the compute of a cell which of these instances its hosts have; or for a page of all instances that they have.
 
     Pages are in the order of ids, and begin after the id `after`. The answer says which of `hosts` could be asked.
     """
 
     ROUTE = Route(Kind.QUESTION, "compute.{cell}.questions", answer="host.books.found", by=("operator",))
-    SCOPE = Scope.CELL
 
-    cell: CellName
-    instances: Instances = ()
     hosts: Annotated[tuple[ProviderId, ...], Meta(max_length=NAMED_MAX)] = ()
     after: InstanceId | None = None
     limit: PageLimit = 1000

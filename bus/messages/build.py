@@ -98,15 +98,19 @@ class BuildAccepted(Message, frozen=True, tag="build.accepted"):
     project: Label = ""
 
 
-class DeleteInstance(ProjectMessage, frozen=True, tag="instance.delete"):
+class ChangeInstance(ProjectMessage, frozen=True):
+    """A change of an instance that is there. A client that waits gets the instance's current state."""
+
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="instance.found", by=("application",))
+
+
+class DeleteInstance(ChangeInstance, frozen=True, tag="instance.delete"):
     """Delete an instance in any state. Repeating the request is harmless. A client that waits gets the instance's
     current state (`InstancesFound`): none if its build request has not arrived yet, and then it will not be built.
 
     With `project`, only an instance of that project is deleted. Without it, one of any project, which needs the right
     to all projects.
     """
-
-    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="instance.found", by=("application",))
 
     instance: InstanceId
     for_user: UserName = ""
@@ -115,7 +119,7 @@ class DeleteInstance(ProjectMessage, frozen=True, tag="instance.delete"):
         return keys_of((self.instance,))
 
 
-class RebuildInstance(ProjectMessage, frozen=True, tag="instance.rebuild"):
+class RebuildInstance(ChangeInstance, frozen=True, tag="instance.rebuild"):
     """Build the instance anew on its host, from this image; what is on its disk is lost. Host and share stay. Only an
     active instance can be rebuilt, or one in error that keeps its host. The client chooses `request_id`; a repeated request with
     the same content is not done twice. The answer is the instance's current state (`InstancesFound`), or the reason of
@@ -127,8 +131,6 @@ class RebuildInstance(ProjectMessage, frozen=True, tag="instance.rebuild"):
     With `project`, only an instance of that project is rebuilt. Without it, one of any project, which needs the right
     to all projects.
     """
-
-    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="instance.found", by=("application",))
 
     request_id: RequestId
     instance: InstanceId

@@ -101,15 +101,19 @@ class InstanceMessage(CellMessage, frozen=True):
     instance: InstanceId
 
 
-class PlaceInCell(InstanceMessage, frozen=True, tag="place"):
+class OrderToCell(InstanceMessage, frozen=True):
+    """An order of a scheduler about one instance."""
+
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
+
+
+class PlaceInCell(OrderToCell, frozen=True, tag="place"):
     """Build this instance on the host that holds its claim; if that fails, on the alternates in their order. The cell
     numbers the instance's states from `sequence` on.
 
     If the request accepts several flavors, `flavor` is the one of the chosen host, and `tells_flavor` is set: the states of
     the instance tell its flavor. `other_flavors` are the flavors of those alternates that have another one, by host.
     """
-
-    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
 
     request_id: RequestId
     sequence: SequenceNumber
@@ -144,7 +148,7 @@ class AdoptInCell(PlaceInCell, frozen=True, kw_only=True, tag="adopt"):
     reason: str = ""
 
 
-class MoreAlternates(InstanceMessage, frozen=True, tag="alternates"):
+class MoreAlternates(OrderToCell, frozen=True, tag="alternates"):
     """Order to the conductor: go on with these alternates, which were chosen since the others are used up.
 
     It answers the event `instance.spent` with the sequence `spent`, and counts only while the instance still waits for that
@@ -152,8 +156,6 @@ class MoreAlternates(InstanceMessage, frozen=True, tag="alternates"):
     of the instance from `sequence` on, if that is higher than the cell's own number. If the request accepts several flavors,
     `flavor` is the one of these alternates.
     """
-
-    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
 
     spent: Counter
     sequence: SequenceNumber
@@ -181,37 +183,31 @@ class GiveBackInCell(RemoveFromCell, frozen=True, tag="give_back"):
     ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
 
 
-class RebuildInCell(InstanceMessage, frozen=True, tag="rebuild"):
+class RebuildInCell(OrderToCell, frozen=True, tag="rebuild"):
     """Write another image onto the host of this instance, in place. The cell continues its sequence from the rebuild's
     number.
     """
 
-    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
-
     rebuild: Rebuild
 
 
-class MoveInCell(InstanceMessage, frozen=True, tag="move"):
+class MoveInCell(OrderToCell, frozen=True, tag="move"):
     """Order to the conductor: move the instance to the first of these hosts that can take it.
 
     Without hosts, the instance is shelved, offloaded or unshelved where it is. The cell continues the sequence of the
     instance from the move's number.
     """
 
-    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
-
     move: Move
     choices: Annotated[tuple[Choice, ...], Meta(max_length=ALTERNATES_MAX + 1)] = ()
 
 
-class EndMoveInCell(InstanceMessage, frozen=True, tag="settle"):
+class EndMoveInCell(OrderToCell, frozen=True, tag="settle"):
     """Order to the conductor: confirm, revert or abort this move, as its `asked` says.
 
     If the order to move arrives after this one, the conductor does not obey it. The cell numbers the states of the
     instance from `sequence` on, if that is higher than the cell's own number.
     """
-
-    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("scheduler",))
 
     move: Move
     sequence: SequenceNumber
@@ -224,7 +220,25 @@ class AttemptMessage(InstanceMessage, frozen=True):
     host: ProviderId
 
 
-class BuildOrder(AttemptMessage, frozen=True):
+class OrderToHost(AttemptMessage, frozen=True):
+    """An order to a host: to a virtual one, if it says nothing else."""
+
+    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
+
+
+class OrderToNode(AttemptMessage, frozen=True):
+    """An order to the daemons for bare-metal nodes."""
+
+    ROUTE = Route(Kind.ORDER, "ironic.{cell}.work", by=("conductor",))
+
+
+class WordOfHost(AttemptMessage, frozen=True):
+    """What a host or a node says of an attempt."""
+
+    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("compute", "ironic"))
+
+
+class BuildOrder(OrderToHost, frozen=True):
     """An order to a host that names the flavor of an instance, and the share that the instance takes of the host."""
 
     flavor: Flavor
@@ -238,8 +252,6 @@ class SpawnInstance(BuildOrder, frozen=True, tag="spawn"):
     takes it over, and any other one creates the instance from its image. The instance may have images of its `project`, and
     public ones. `from_saved`: the image is what the instance itself was saved as.
     """
-
-    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
 
     name: Label = ""
     project: Label = ""
@@ -260,19 +272,15 @@ class AdoptGuest(BuildOrder, frozen=True, tag="adopt.guest"):
     `spawn.failed`.
     """
 
-    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
-
     name: Label = ""
     stopped: bool = False
 
 
-class LeaveGuest(AttemptMessage, frozen=True, tag="leave"):
+class LeaveGuest(OrderToHost, frozen=True, tag="leave"):
     """Order to a host: forget this attempt, and leave the guest as it is, since another cloud has it from now on.
 
     The host answers `destroyed`, and obeys no later order about this attempt.
     """
-
-    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
 
 
 class RespawnInstance(BuildOrder, frozen=True, tag="respawn"):
@@ -281,8 +289,6 @@ class RespawnInstance(BuildOrder, frozen=True, tag="respawn"):
     `number` is the number of the rebuild. The host does not obey if it has already obeyed an order of a later rebuild
     or move. The instance may have images of its `project`, and public ones.
     """
-
-    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
 
     number: Counter
     image: Image
@@ -305,7 +311,7 @@ class DestroyInstance(AttemptMessage, frozen=True, tag="destroy"):
     saved_until: Counter = 0
 
 
-class StopInstance(AttemptMessage, frozen=True, tag="stop"):
+class StopInstance(OrderToHost, frozen=True, tag="stop"):
     """Order to a host: stop the instance, and keep what the host has of it. `number` is the number of the move.
 
     The host does not obey if it has already obeyed an order with a later number, or the order to start with the same
@@ -313,20 +319,16 @@ class StopInstance(AttemptMessage, frozen=True, tag="stop"):
     already. The image belongs to the `project` of the instance.
     """
 
-    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
-
     number: Counter
     save_as: Label = ""
     project: Label = ""
 
 
-class StartInstance(AttemptMessage, frozen=True, tag="start"):
+class StartInstance(OrderToHost, frozen=True, tag="start"):
     """Order to a host: run the instance again that a `stop` order has stopped. Both orders have the same `number`.
 
     If the `stop` order arrives later, the host does not obey it. The answer is that to a spawn order.
     """
-
-    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
 
     number: Counter
 
@@ -337,8 +339,6 @@ class ReceiveInstance(BuildOrder, frozen=True, tag="receive"):
     The source may be the same host. The source has stopped the instance, unless `live` is set. The host answers as to a
     spawn order: `spawned` or `spawn.failed`. With `stopped`, the instance does not run here: the host answers as to a stop order.
     """
-
-    ROUTE = Route(Kind.ORDER, "compute.{cell}.work", by=("conductor",))
 
     source: ProviderId
     source_attempt: Attempt
@@ -361,41 +361,33 @@ class DeployInstance(BuildOrder, frozen=True, tag="deploy"):
     ports: Ports = ()
 
 
-class UndeployInstance(AttemptMessage, frozen=True, tag="undeploy"):
+class UndeployInstance(OrderToNode, frozen=True, tag="undeploy"):
     """Order to the daemons for bare-metal nodes: remove everything of this attempt from the node.
 
     The order is also confirmed if the node has nothing of this attempt.
     """
 
-    ROUTE = Route(Kind.ORDER, "ironic.{cell}.work", by=("conductor",))
 
-
-class AdoptDeployed(AttemptMessage, frozen=True, tag="adopt.node"):
+class AdoptDeployed(OrderToNode, frozen=True, tag="adopt.node"):
     """Order to the daemons for bare-metal nodes: Ironic has deployed this instance on the node; it is this attempt from now on. Nothing
     is ordered from Ironic.
 
     Only a refusal is answered, by `spawn.failed`: Ironic has no such instance there, or the node is not active.
     """
 
-    ROUTE = Route(Kind.ORDER, "ironic.{cell}.work", by=("conductor",))
 
-
-class LeaveNode(AttemptMessage, frozen=True, tag="leave.node"):
+class LeaveNode(OrderToNode, frozen=True, tag="leave.node"):
     """Order to the daemons for bare-metal nodes: forget this attempt, and leave the instance as it is on the node.
 
     The daemons answer `destroyed`, and obey no later order about this attempt.
     """
 
-    ROUTE = Route(Kind.ORDER, "ironic.{cell}.work", by=("conductor",))
 
-
-class RedeployInstance(AttemptMessage, frozen=True, tag="redeploy"):
+class RedeployInstance(OrderToNode, frozen=True, tag="redeploy"):
     """Order to the daemons for bare-metal nodes: write this image onto the node that has this attempt.
 
     `number` is the number of the rebuild; later rebuilds have higher numbers.
     """
-
-    ROUTE = Route(Kind.ORDER, "ironic.{cell}.work", by=("conductor",))
 
     number: Counter
     flavor: Flavor
@@ -417,7 +409,7 @@ class DeployProgressed(AttemptMessage, frozen=True, tag="deploy.progress"):
     at_rest: bool = False
 
 
-class InstanceSpawned(AttemptMessage, frozen=True, tag="spawned"):
+class InstanceSpawned(WordOfHost, frozen=True, tag="spawned"):
     """The instance runs on the host.
 
     `kind` is the kind of the host: a conductor without a row for the instance needs it to order the removal. `number` is
@@ -427,13 +419,11 @@ class InstanceSpawned(AttemptMessage, frozen=True, tag="spawned"):
     are numbered by `number`, in one sequence with those that say that the node is gone.
     """
 
-    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("compute", "ironic"))
-
     kind: Label = ""
     number: Counter = 0
 
 
-class SpawnFailed(AttemptMessage, frozen=True, tag="spawn.failed"):
+class SpawnFailed(WordOfHost, frozen=True, tag="spawn.failed"):
     """The host could not create or receive the instance, and has cleaned up. Or it could not start the instance again.
 
     After a failed start the host still has the instance, unless the reason says that there is none. If the host refused
@@ -444,16 +434,12 @@ class SpawnFailed(AttemptMessage, frozen=True, tag="spawn.failed"):
     it is gone, or back.
     """
 
-    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("compute", "ironic"))
-
     reason: str
     number: Counter = 0
 
 
-class InstanceDestroyed(AttemptMessage, frozen=True, tag="destroyed"):
+class InstanceDestroyed(WordOfHost, frozen=True, tag="destroyed"):
     """Nothing of this attempt is left on the host."""
-
-    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("compute", "ironic"))
 
 
 class InstanceStopped(AttemptMessage, frozen=True, tag="stopped"):
@@ -475,13 +461,11 @@ class InstanceStopped(AttemptMessage, frozen=True, tag="stopped"):
     by_itself: Label = ""
 
 
-class InstanceRedeployed(AttemptMessage, frozen=True, tag="redeployed"):
+class InstanceRedeployed(WordOfHost, frozen=True, tag="redeployed"):
     """The result of the rebuild with this number; `failure` is empty if it succeeded.
 
     `is_active` says whether an instance runs on the host. After a failure, it is the old one.
     """
-
-    ROUTE = Route(Kind.ORDER, "conductor.{cell}.work", by=("compute", "ironic"))
 
     number: Counter
     failure: str = ""

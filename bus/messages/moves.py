@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from bus.message import AnswerMessage, Kind, ProjectMessage, Route, StrictMessage
-from bus.messages.build import FlavorChange, InstanceState, MoveEnd, MoveKind, Size
+from bus.messages.build import ChangeInstance, FlavorChange, InstanceState, MoveEnd, MoveKind, Size
 from engine.flavors import Flavor, InstanceId, RequestId, keys_of
 from engine.inventories import Counter, Integer, Label, Moment, UserName, Value
 from engine.refusals import TOGETHER_MAX
@@ -30,7 +30,7 @@ class MoveWait(Value, frozen=True):
     priority: Integer | None = None
 
 
-class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
+class MoveInstance(ChangeInstance, frozen=True, tag="move.request"):
     """Move an active instance to another host of its cell. The scheduler chooses the host and its alternates.
 
     `migrate` stops the instance while it moves, and `live-migrate` does not. `resize` gives it another size, either by `change` or
@@ -57,8 +57,6 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     seconds, and ends if the host is up again before.
     """
 
-    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="instance.found", by=("application",))
-
     request_id: RequestId
     instance: InstanceId
     kind: MoveKind
@@ -78,14 +76,12 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
         return None if self.with_group else keys_of((self.request_id, self.instance, *self.together))
 
 
-class EndMove(ProjectMessage, frozen=True, tag="move.end"):
+class EndMove(ChangeInstance, frozen=True, tag="move.end"):
     """End the move with this `request_id`: `confirm` or `revert` it after the instance has arrived, or `abort` it before, also
     while it waits for room.
 
     A move is not reverted while its source host is down. The answer is the same as to a `move.request`.
     """
-
-    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="instance.found", by=("application",))
 
     request_id: RequestId
     instance: InstanceId

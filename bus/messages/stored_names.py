@@ -13,6 +13,16 @@ from engine.inventories import ConsumerId, GroupId, GroupPolicy, Label, Natural,
 FlavorName = Annotated[str, Meta(min_length=1, max_length=255, description="the flavor's name")]
 
 
+class AskStored(ProjectMessage, frozen=True):
+    """Asks for what is stored under one name, or for a page of all, in the order of their names, after `after`. All projects have the
+    same: `project` only says who asks.
+    """
+
+    name: Annotated[Label, Meta(description="only the one of this name")] = ""
+    after: Label = ""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 200
+
+
 class CreateFlavor(StrictMessage, frozen=True, tag="flavor.create"):
     """Store a flavor under its name. A repeated order with the same content is not done twice. Other content under the same name
     is rejected, with the first field that differs: delete the flavor first.
@@ -33,16 +43,12 @@ class DeleteFlavor(StrictMessage, frozen=True, tag="flavor.delete"):
     name: FlavorName
 
 
-class AskFlavors(ProjectMessage, frozen=True, tag="flavor.query"):
+class AskFlavors(AskStored, frozen=True, tag="flavor.query"):
     """Asks for one flavor, or for a page of all, in the order of their names, after `after`. Flavors are for all projects:
     `project` only says who asks.
     """
 
     ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="flavor.found", by=("application",))
-
-    name: Annotated[Label, Meta(description="only the flavor of this name")] = ""
-    after: Label = ""
-    limit: Annotated[int, Meta(ge=1, le=500)] = 200
 
 
 class FlavorsFound(AnswerMessage, frozen=True, tag="flavor.found"):
@@ -124,16 +130,12 @@ class DeleteImage(StrictMessage, frozen=True, tag="image.delete"):
     name: ImageName
 
 
-class AskImages(ProjectMessage, frozen=True, tag="image.query"):
+class AskImages(AskStored, frozen=True, tag="image.query"):
     """Asks for one stored image, or for a page of all, in the order of their names, after `after`. Images are for all projects:
     `project` only says who asks.
     """
 
     ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="image.found", by=("application",))
-
-    name: Annotated[Label, Meta(description="only the image of this name")] = ""
-    after: Label = ""
-    limit: Annotated[int, Meta(ge=1, le=500)] = 200
 
 
 class ImagesFound(AnswerMessage, frozen=True, tag="image.found"):
@@ -171,16 +173,12 @@ class DeleteDeviceProfile(StrictMessage, frozen=True, tag="device.profile.delete
     name: DeviceProfileName
 
 
-class AskDeviceProfiles(ProjectMessage, frozen=True, tag="device.profile.query"):
+class AskDeviceProfiles(AskStored, frozen=True, tag="device.profile.query"):
     """Asks for one device profile, or for a page of all, in the order of their names, after `after`. Profiles are for all projects:
     `project` only says who asks.
     """
 
     ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="device.profile.found", by=("application",))
-
-    name: Annotated[Label, Meta(description="only the device profile of this name")] = ""
-    after: Label = ""
-    limit: Annotated[int, Meta(ge=1, le=500)] = 200
 
 
 class DeviceProfilesFound(AnswerMessage, frozen=True, tag="device.profile.found"):

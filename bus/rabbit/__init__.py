@@ -6,11 +6,10 @@ pass on less. What is needed beyond what the libraries document stands in undocu
 
 Nothing here reconnects or retries: bus/workers/sending.py does.
 
-    broker.py        an address, connecting to it, the reasons of failures, and the connection of the broker port
+    broker.py        an address, connecting to it, when reading rests, the reasons of failures, and the connection of the broker port
     connection.py    an open connection: its channels, its alarms, and its end
     channels.py      publishing and consuming
     parcels.py       parcels as the library takes and gives them
-    resting.py       reading rests while many small messages come
     rpc.py           the RPC of another program
     undocumented.py  lenient decoders for fields that other senders write, and the beginning of an alarm
 """

@@ -5,9 +5,9 @@ import logging
 import re
 import secrets
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import aio_pika
@@ -18,12 +18,11 @@ from pamqp import commands
 from pamqp.base import Frame
 from yarl import URL
 
-from bus.broker import require_prefetch
+from bus.broker import Pace, require_prefetch
 from bus.definitions import arguments_of
 from bus.queues import Binding, Limits, Objects, Queue, QueueKind
 from bus.rabbit.channels import QUIET_S, RabbitConsuming, RabbitPublishing
 from bus.rabbit.connection import RabbitWire, bounded
-from bus.rabbit.resting import RestingTransports
 from bus.rabbit.rpc import ForeignQueue, RabbitRpc, open_rpc
 from bus.rabbit.undocumented import decode_leniently
 from kit.errors import AccessRefused, ConnectionLost, Operational
@@ -44,35 +43,40 @@ _TLS_OF_THE_LIBRARY = ("capath", "cadata", "no_verify_ssl")
 NAMED_BY_RABBITMQ = (QueueKind.ANSWERS, QueueKind.FEED)
 
 
-class RabbitConnection:
-    def __init__(self, wire: RabbitWire, user: str, feeds: dict[str, str], quiet_s: float = QUIET_S) -> None:
+class RabbitConnection(RabbitWire):
+    """The connection of the broker port: what is done over the wire with queues and exchanges."""
+
+    def __init__(
+        self,
+        client: aiormq.Connection,
+        name: str,
+        user: str,
+        feeds: dict[str, str],
+        quiet_s: float,
+        *,
+        hang_up: Callable[[], Coroutine[Any, Any, None]],
+        arrived: Callable[[int], None],
+    ) -> None:
         """`feeds` maps this process's feeds to the names that RabbitMQ gave their queues.
 
         Feeds outlive a connection, so all connections of a process have the same `feeds`. A consumer that has received nothing
         for `quiet_s` consumes its queue anew.
         """
+        super().__init__(client, name, hang_up=hang_up, arrived=arrived)
         self._quiet_s = quiet_s
-        self._wire = wire
         self.user = user
         self._feeds = feeds
         self._answers: dict[str, str] = {}
-
-    @property
-    def blocked(self) -> str:
-        return self._wire.blocked
-
-    async def until_unblocked(self) -> None:
-        await self._wire.until_unblocked()
 
     async def declare(self, objects: Objects) -> None:
         absent = {
             exchange.name
             for exchange in objects.exchanges
             if exchange.foreign
-            and not await self._wire.stands(commands.Exchange.Declare(exchange=exchange.name, passive=True))
+            and not await self.stands(commands.Exchange.Declare(exchange=exchange.name, passive=True))
         }
         named = {queue.name: await self._named(queue, objects.limits) for queue in objects.queues}
-        await self._wire.ask_aside(
+        await self.ask_aside(
             *(
                 commands.Exchange.Declare(
                     exchange=each.name, exchange_type="topic", durable=each.durable, nowait=True
@@ -99,18 +103,21 @@ class RabbitConnection:
         )
 
     async def bind(self, queue: str, bindings: Sequence[Binding]) -> None:
-        await self._wire.ask_aside(*(_bind(self._name_of(queue), binding) for binding in bindings))
+        await self.ask_aside(*(_bind(self._name_of(queue), binding) for binding in bindings))
 
     async def open_publishing(self) -> RabbitPublishing:
-        return RabbitPublishing(self._wire, await self._wire.channel(confirms=True), self.user)
+        return RabbitPublishing(self, await self.channel(confirms=True), self.user)
 
     async def open_consuming(self, queue: str, prefetch: int) -> RabbitConsuming:
         require_prefetch(prefetch)
-        channel = await self._wire.channel()
-        consuming = RabbitConsuming(self._wire, channel, queue, prefetch, self._quiet_s)
+        channel = await self.channel()
+        named = self._name_of(queue)
+        consuming = RabbitConsuming(
+            self, channel, queue, named=named, prefetch=prefetch, quiet_s=self._quiet_s
+        )
         try:
-            await self._wire.answered(channel.basic_qos(prefetch_count=prefetch), channel)
-            await consuming.consume(self._name_of(queue))
+            await self.answered(channel.basic_qos(prefetch_count=prefetch), channel)
+            await consuming.consume(named)
         except BaseException:
             await consuming.close()
             raise
@@ -118,7 +125,7 @@ class RabbitConnection:
 
     async def open_rpc(self, queues: Sequence[ForeignQueue], prefetch: int) -> RabbitRpc:
         """Serve the RPC of another program that calls by these queues."""
-        return await open_rpc(self._wire, self.user, queues, prefetch)
+        return await open_rpc(self, self.user, queues, prefetch)
 
     async def depth(self, queue: str) -> int:
         return (await self._look_at(queue)).message_count or 0
@@ -128,10 +135,7 @@ class RabbitConnection:
 
     async def _look_at(self, queue: str) -> commands.Queue.DeclareOk:
         passive = commands.Queue.Declare(queue=self._name_of(queue), passive=True)
-        return cast("commands.Queue.DeclareOk", await self._wire.ask_aside(question=passive))
-
-    async def close(self) -> None:
-        await self._wire.close()
+        return cast("commands.Queue.DeclareOk", await self.ask_aside(question=passive))
 
     def _name_of(self, queue: str) -> str:
         return self._answers.get(queue) or self._feeds.get(queue, queue)
@@ -147,9 +151,9 @@ class RabbitConnection:
         is_answers = queue.kind is QueueKind.ANSWERS
         names = self._answers if is_answers else self._feeds
         name = names.get(queue.name)
-        if name is None or not await self._wire.stands(commands.Queue.Declare(queue=name, passive=True)):
+        if name is None or not await self.stands(commands.Queue.Declare(queue=name, passive=True)):
             declared = commands.Queue.Declare(exclusive=is_answers, arguments={**arguments_of(queue, limits)})
-            named = cast("commands.Queue.DeclareOk", await self._wire.ask_aside(question=declared))
+            named = cast("commands.Queue.DeclareOk", await self.ask_aside(question=declared))
             name = names[queue.name] = named.queue or ""
         return name
 
@@ -158,6 +162,54 @@ def _bind(queue: str, binding: Binding) -> Frame:
     return commands.Queue.Bind(
         queue=queue, exchange=binding.exchange, routing_key=binding.pattern, nowait=True
     )
+
+
+# Messages wait for half of it on average.
+REST_S = 0.010
+# A read that brings so many bytes needs no rest: they have gathered already.
+LARGE_BYTES = 64 * 1024
+
+
+class RestingTransports(aiormq.TransportFactory):
+    """Opens the transport of one connection. Its reading rests while many small messages come: for them, waking up to read is most of the
+    cost (docs/benchmarks.md).
+    """
+
+    _transport: asyncio.ReadTransport
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pace = Pace()
+        # The messages that have arrived in this turn of the event loop, and their bytes.
+        self._messages = self._size = 0
+
+    async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        provider = kwargs.pop("ssl_context_provider")
+        context = await provider.get_context() if url.scheme == "amqps" else None
+        # Further arguments of the loop are in the URL, such as `happy_eyeballs_delay`.
+        reader, writer = await asyncio.open_connection(url.host, url.port, ssl=context, **kwargs)
+        self._transport = cast("asyncio.ReadTransport", writer.transport)
+        return reader, writer
+
+    def arrived(self, size: int) -> None:
+        """Note that a message of so many bytes has been read."""
+        if not self._messages:
+            self._loop.call_soon(self._rest)
+        self._messages += 1
+        self._size += size
+
+    def _rest(self) -> None:
+        now_s, is_large = self._loop.time(), self._size >= LARGE_BYTES
+        self._pace.arrived(now_s, self._messages)
+        self._pace.begun(now_s)
+        self._messages = self._size = 0
+        if not (is_large or self._transport.is_closing()) and self._pace.wait_s(now_s, 0, REST_S):
+            self._transport.pause_reading()
+            self._loop.call_later(REST_S, self._read_again)
+
+    def _read_again(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
 
 class RestingConnection(aio_pika.Connection):
@@ -187,7 +239,7 @@ class RabbitNode:
         host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
         self._name = f"RabbitMQ at {host}{parts.path} as {self.user!r}"
 
-    async def connect(self) -> RabbitWire:
+    async def connect(self, feeds: dict[str, str], quiet_s: float) -> RabbitConnection:
         transports = RestingTransports()
         connection = RestingConnection(
             self._with_password(), ssl_context=await self._tls_context(), transport_factory=transports
@@ -204,7 +256,15 @@ class RabbitNode:
         if connection.transport is None:
             raise ConnectionLost(f"{self._name}: closed the connection at once")
         client = cast("aiormq.Connection", connection.transport.connection)
-        return RabbitWire(client, self._name, hang_up=connection.close, arrived=transports.arrived)
+        return RabbitConnection(
+            client,
+            self._name,
+            self.user,
+            feeds,
+            quiet_s,
+            hang_up=connection.close,
+            arrived=transports.arrived,
+        )
 
     def _with_password(self) -> URL:
         if not self._password_file:
@@ -285,13 +345,13 @@ class RabbitBroker:
         problems: list[Operational] = []
         for number in self._turns.order():
             try:
-                wire = await self._nodes[number].connect()
+                connection = await self._nodes[number].connect(self._feeds, self._quiet_s)
             except (ConnectionLost, AccessRefused) as problem:
                 self._turns.failed(number)
                 problems.append(problem)
             else:
-                wire.on_lost(partial(self._turns.failed, number))
-                return RabbitConnection(wire, self.user, self._feeds, self._quiet_s)
+                connection.on_lost(partial(self._turns.failed, number))
+                return connection
         raise _of_all(problems)
 
 

@@ -228,20 +228,18 @@ class Consumers(OpenChannel, Generic[D]):
 
 
 class RabbitConsuming(Consumers[Delivery]):
-    """One queue of ours, by its name here and on RabbitMQ."""
+    """One queue of ours, by its name here and on RabbitMQ (`named`)."""
 
-    def __init__(self, wire: RabbitWire, channel: Channel, queue: str, prefetch: int, quiet_s: float) -> None:
+    def __init__(
+        self, wire: RabbitWire, channel: Channel, queue: str, *, named: str, prefetch: int, quiet_s: float
+    ) -> None:
         super().__init__(wire, channel, repr(queue), self._hold)
         self._queue = queue
+        self._named = named
         self._prefetch = prefetch
         self._quiet_s = quiet_s
-        self._named = queue
         # The tags that are not settled, the lowest first.
         self._held: dict[int, None] = {}
-
-    async def consume(self, queue: str, tag: str = "") -> None:
-        self._named = queue
-        await super().consume(queue, tag)
 
     async def receive(self) -> Sequence[Delivery]:
         while not self.arrivals.is_ready:

@@ -52,12 +52,6 @@ class RabbitRpc(Consumers[RpcDelivery]):
     def __init__(self, wire: RabbitWire, channel: Channel, replies: "_Replies") -> None:
         super().__init__(wire, channel, "a caller's queue", self._delivery_of)
         self._replies = replies
-        # By the tags of their consumers.
-        self._queues: dict[str, str] = {}
-
-    async def consume(self, queue: str, tag: str = "") -> None:
-        self._queues[tag] = queue
-        await super().consume(queue, tag)
 
     async def reply(self, queue: str, body: bytes) -> Receipt:
         """Send an answer to this queue of a caller. `UNROUTABLE`: the queue does not exist."""
@@ -72,7 +66,7 @@ class RabbitRpc(Consumers[RpcDelivery]):
         expiration = message.header.properties.expiration or ""
         return RpcDelivery(
             tag=message.delivery_tag or 0,
-            queue=self._queues.get(message.consumer_tag or "", ""),
+            queue=message.consumer_tag or "",
             body=message.body,
             expires_ms=int(expiration) if expiration.isascii() and expiration.isdecimal() else None,
             is_redelivered=bool(message.redelivered),
@@ -107,8 +101,9 @@ async def open_rpc(wire: RabbitWire, user: str, queues: Sequence[ForeignQueue], 
         raise
     try:
         await wire.answered(rpc.channel.basic_qos(prefetch_count=prefetch), rpc.channel)
-        for number, queue in enumerate(queues, 1):
-            await rpc.consume(queue.name, str(number))
+        for queue in queues:
+            # By the tag of its consumer, a request says from which queue it is.
+            await rpc.consume(queue.name, queue.name)
     except BaseException:
         await rpc.close()
         raise

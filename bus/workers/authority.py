@@ -15,10 +15,24 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct, structs
 
-from bus import message as headers
 from bus.broker import Delivery, Origin
 from bus.definitions import key_pattern
-from bus.message import API, REPLY, Kind, Message, Scope, type_of
+from bus.message import (
+    API,
+    BROKER_EXCHANGE,
+    BROKER_KEY,
+    BROKER_QUEUE,
+    BROKER_REASON,
+    EXCHANGE,
+    EXPIRATION,
+    KEY,
+    REPLY,
+    SENDER,
+    Kind,
+    Message,
+    Scope,
+    type_of,
+)
 from bus.queues import (
     DEAD,
     FEED,
@@ -37,7 +51,6 @@ from bus.topology import (
     broker_user_of,
     destination_of,
     destination_of_like,
-    end_field_of,
     is_named,
     of_projects,
 )
@@ -89,8 +102,8 @@ def origin_of(delivery: Delivery, facts: BrokerFacts) -> Origin:
     """
     parcel = delivery.parcel
     said = parcel.headers.get
-    has_died = headers.BROKER_REASON in parcel.headers
-    astray = str(said(headers.BROKER_QUEUE, "")) if has_died and parcel.exchange != DEAD else ""
+    has_died = BROKER_REASON in parcel.headers
+    astray = str(said(BROKER_QUEUE, "")) if has_died and parcel.exchange != DEAD else ""
     if is_parked(delivery, facts):
         sender, exchange, key, expiration = [str(said(name, "")) for name in _OF_FIRST]
         return Origin(sender, parcel.reply_to, exchange, key, astray, expiration)
@@ -100,12 +113,12 @@ def origin_of(delivery: Delivery, facts: BrokerFacts) -> Origin:
     speaker = broker_user_of(delivery.sender)
     if speaker is not None and speaker.application:
         return Origin(delivery.sender, parcel.reply_to)
-    exchange, key = str(said(headers.BROKER_EXCHANGE, "")), str(said(headers.BROKER_KEY, ""))
+    exchange, key = str(said(BROKER_EXCHANGE, "")), str(said(BROKER_KEY, ""))
     return Origin(delivery.sender, parcel.reply_to, exchange, key)
 
 
 # The headers by which who parks a message names its first sender, exchange, key and expiration.
-_OF_FIRST = (headers.SENDER, headers.EXCHANGE, headers.KEY, headers.EXPIRATION)
+_OF_FIRST = (SENDER, EXCHANGE, KEY, EXPIRATION)
 
 
 def is_parked(delivery: Delivery, facts: BrokerFacts) -> bool:
@@ -113,11 +126,11 @@ def is_parked(delivery: Delivery, facts: BrokerFacts) -> bool:
     parcel = delivery.parcel
     if not (parcel.exchange == DEAD or is_retry_exchange(parcel.exchange)):
         return False
-    if headers.BROKER_REASON not in parcel.headers and parcel.exchange == DEAD and not delivery.sender:
+    if BROKER_REASON not in parcel.headers and parcel.exchange == DEAD and not delivery.sender:
         # Written there by a process that owns its broker: an application has no right to write to the dead letters.
         return True
     # What came back too often after a retry has the headers of both: of the worker, and of the broker.
-    is_by_hand = headers.SENDER in parcel.headers or headers.BROKER_REASON not in parcel.headers
+    is_by_hand = SENDER in parcel.headers or BROKER_REASON not in parcel.headers
     return is_by_hand and _may_park(delivery.sender, parcel.routing_key, facts)
 
 
@@ -175,15 +188,15 @@ def all_count(messages: Sequence[Message], origin: Origin, facts: BrokerFacts) -
 
 @functools.cache
 def _reader_of_names(kind: type[Message]) -> Callable[[Message], tuple[str, str]]:
-    """Returns a function that reads the end (`end_of`) of a message of this type, and the cell that it names."""
-    return operator.attrgetter(end_field_of(kind), "cell" if kind.SCOPE is Scope.CELL else "NOTHING")
+    """Returns a function that reads the end (`reader_of_end`) of a message of this type, and the cell that it names."""
+    return operator.attrgetter(kind.SCOPE.value, "cell" if kind.SCOPE is Scope.CELL else "NOTHING")
 
 
 @functools.lru_cache(maxsize=10_000)
 def _judge_like(
     kind: type[Message], end: str, cell: str, origin: Origin, facts: BrokerFacts
 ) -> Refused | None:
-    """Judge messages of this type which name this cell, and have this end (`end_of`)."""
+    """Judge messages of this type which name this cell, and have this end (`reader_of_end`)."""
     if origin.expiration:
         return Refused(
             "AMQP's expiration must not be set: a message that expires becomes a dead letter, and nobody answers it; send it without",

@@ -18,10 +18,27 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from bus import message
 from bus.broker import Connection, Consuming, Delivery, Origin, Receipt
 from bus.codec import CODEC, lines_of
-from bus.message import PLAIN, Envelope, Parcel, type_of
+from bus.message import (
+    ATTEMPTS,
+    BROKER_REASON,
+    BURIED_AT,
+    EXCHANGE,
+    EXPIRATION,
+    FAILED_IN,
+    KEY,
+    LETTER,
+    PLAIN,
+    QUEUE,
+    REASON,
+    SENDER,
+    WAITS,
+    WHERE,
+    Envelope,
+    Parcel,
+    type_of,
+)
 from bus.messages.cloud import RowFailed
 from bus.queues import DEAD, DEAD_QUEUE, is_retry_exchange
 from bus.topology import retry_exchange_of
@@ -102,15 +119,13 @@ def dead_letter_parcel(
         content_type=PLAIN,
         mandatory=True,
         headers={
-            message.REASON: reason.encode(errors="backslashreplace")[:REASON_BYTES_MAX].decode(
-                errors="ignore"
-            ),
-            message.QUEUE: queue,
-            message.ATTEMPTS: attempts,
-            message.WHERE: where,
+            REASON: reason.encode(errors="backslashreplace")[:REASON_BYTES_MAX].decode(errors="ignore"),
+            QUEUE: queue,
+            ATTEMPTS: attempts,
+            WHERE: where,
             **_said(origin),
-            message.LETTER: letter,
-            **({} if at is None else {message.BURIED_AT: at.isoformat()}),
+            LETTER: letter,
+            **({} if at is None else {BURIED_AT: at.isoformat()}),
         },
     )
 
@@ -133,9 +148,9 @@ NOT_PARKED = Parked()
 def retry_parcel(line: bytes, queue: str, origin: Origin, parked: Parked = NOT_PARKED) -> Parcel:
     """The parcel that returns one message to its own queue, for another try."""
     said: dict[str, str | int] = {
-        message.ATTEMPTS: parked.attempts,
-        message.WAITS: parked.waits,
-        message.FAILED_IN: parked.failed_in,
+        ATTEMPTS: parked.attempts,
+        WAITS: parked.waits,
+        FAILED_IN: parked.failed_in,
     }
     return Parcel(
         exchange=retry_exchange_of(queue),
@@ -153,20 +168,18 @@ def parked_of(parcel: Parcel) -> Parked:
     """What is written beside a parked message. Only who parks may write to the exchanges for retries: elsewhere nothing counts."""
     if not is_retry_exchange(parcel.exchange):
         return NOT_PARKED
-    failed_in = str(parcel.headers.get(message.FAILED_IN, ""))
-    return Parked(
-        _number(parcel.headers, message.ATTEMPTS), _number(parcel.headers, message.WAITS), failed_in
-    )
+    failed_in = str(parcel.headers.get(FAILED_IN, ""))
+    return Parked(_number(parcel.headers, ATTEMPTS), _number(parcel.headers, WAITS), failed_in)
 
 
 def _said(origin: Origin) -> dict[str, str | int]:
     first: dict[str, str | int] = {
-        message.SENDER: origin.sender,
-        message.EXCHANGE: origin.exchange,
-        message.KEY: origin.key,
+        SENDER: origin.sender,
+        EXCHANGE: origin.exchange,
+        KEY: origin.key,
     }
     if origin.expiration:
-        first[message.EXPIRATION] = origin.expiration
+        first[EXPIRATION] = origin.expiration
     return first
 
 
@@ -180,22 +193,22 @@ def read(delivery: Delivery, facts: BrokerFacts) -> DeadLetter:
     found = [*map(CODEC.decode, _lines(delivery.parcel))]
     known = [each for each in found if isinstance(each, Envelope)]
     rows = [each.message for each in known if said and isinstance(each.message, RowFailed)]
-    brokers_reason = f"the broker gave up on it: {headers.get(message.BROKER_REASON) or 'no reason given'}"
+    brokers_reason = f"the broker gave up on it: {headers.get(BROKER_REASON) or 'no reason given'}"
     return DeadLetter(
         handle=_handle(delivery.parcel, repr((origin.sender, rows)) if rows else ""),
         # A replay goes to this queue. It is taken from the key, which the broker has checked, and not from a
         # header, which may say anything.
         queue=delivery.parcel.routing_key,
-        reason=str(said.get(message.REASON) or brokers_reason),
-        attempts=_number(said, message.ATTEMPTS),
-        where=str(said.get(message.WHERE, BROKER)),
+        reason=str(said.get(REASON) or brokers_reason),
+        attempts=_number(said, ATTEMPTS),
+        where=str(said.get(WHERE, BROKER)),
         type=", ".join(
             sorted({type_of(each.message) if isinstance(each, Envelope) else "?" for each in found})
         ),
         parcel=delivery.parcel,
         origin=origin,
         sent_at=next((each.sent_at for each in known if each.sent_at), None),
-        buried_at=_moment(said.get(message.BURIED_AT)),
+        buried_at=_moment(said.get(BURIED_AT)),
     )
 
 

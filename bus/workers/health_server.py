@@ -107,11 +107,9 @@ def _add(known: dict[Labels, Observed], more: Mapping[Labels, Observed]) -> None
 
 
 def _numbers(metric: Metric, by_labels: Mapping[Labels, float]) -> prometheus.Metric:
-    family: prometheus.CounterMetricFamily | prometheus.GaugeMetricFamily
-    if metric.kind == "counter":
-        family = prometheus.CounterMetricFamily(metric.name, metric.meaning, labels=metric.labels)
-    else:
-        family = prometheus.GaugeMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+    is_counter = metric.kind == "counter"
+    kind = prometheus.CounterMetricFamily if is_counter else prometheus.GaugeMetricFamily
+    family = kind(metric.name, metric.meaning, labels=metric.labels)
     for labels, number in by_labels.items():
         family.add_metric(labels, number)
     return family

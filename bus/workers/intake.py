@@ -10,24 +10,23 @@ import asyncio
 import heapq
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
 from msgspec import Struct, structs
 
-from bus.broker import PREFETCH_MAX, Connection, Consuming, Delivery, Origin
+from bus.broker import PREFETCH_MAX, Connection, Consuming, Delivery, Origin, Pace
 from bus.codec import NewerVersion, lines_of
 from bus.message import Envelope, Message, Parcel, type_of
 from bus.queues import QueueKind
 from bus.topology import broker_user_of, kind_of, project_of_key
 from bus.unreadable import Unreadable
-from bus.workers import dead_letters, handling
 from bus.workers.authority import Refused, all_count, judge, judge_parcel, origin_of, speaks_for
 from bus.workers.consuming import Subscription, consumer
-from bus.workers.dead_letters import Parked, parked_of
-from bus.workers.handling import Pace, Received, all_received, received
+from bus.workers.dead_letters import Parked, dead_letter_parcel, parked_of, retry_parcel
+from bus.workers.handling import TOOK, WAITED, Received, all_received
 from bus.workers.sending import pauses_of
 from bus.workers.station import Station
 from kit.errors import Interrupted, NotTaken
@@ -126,8 +125,8 @@ class Intake:
         self.buried = 0
         self.interruptions = 0
         self.redelivered = 0
-        self._waited = Histogram(handling.WAITED)
-        self._took = Histogram(handling.TOOK)
+        self._waited = Histogram(WAITED)
+        self._took = Histogram(TOOK)
         self._labels = (self.queue,)
         self.readings: Readings = (self._waited, self._took)
 
@@ -173,9 +172,32 @@ class Intake:
         read = self._read(line, held)
         return None if read is None else Item(line, held, read)
 
-    async def done(self, items: Iterable[Item]) -> None:
-        """Note that these messages are handled. A parcel is acknowledged when all its messages are."""
-        await self._complete([item.parcel for item in items])
+    async def done(self, parcels: Sequence[OpenParcel]) -> None:
+        """Note that one more message of each of these parcels is done, and acknowledge the parcels that are complete.
+
+        Those that were delivered before all others in hand are acknowledged at once, the others one by one.
+        """
+        complete: dict[int, OpenParcel] = {}
+        for held in parcels:
+            held.not_done -= 1
+            if held.not_done == 0 and self._open.get(held.tag) is held:
+                complete[held.tag] = held
+        for tag in complete:
+            del self._open[tag]
+        if complete:
+            # All as long as the first one: they were handled together.
+            took_s = asyncio.get_running_loop().time() - next(iter(complete.values())).opened_s
+            self._took.observe(took_s, sum([held.items for held in complete.values()]), self._labels)
+        before = next(iter(self._open), None)
+        first = [tag for tag in complete if before is None or tag < before]
+        up_to = complete[max(first)] if first else None
+        single = [held for tag, held in complete.items() if up_to is None or tag > up_to.tag]
+        # If an acknowledgement is lost with its connection, the message is delivered again, which handlers expect.
+        with suppress(Interrupted):
+            if up_to is not None:
+                await up_to.consuming.acknowledge(up_to.tag, multiple=True)
+            for held in single:
+                await held.consuming.acknowledge(held.tag)
 
     def put_back_later(
         self, item: Item, delay_ms: float, *, counts: bool = True, failed_in: str = ""
@@ -308,7 +330,7 @@ class Intake:
                 return None
             told = _told(envelope.message, refused, envelope.id, held.origin.key)
             envelope = structs.replace(envelope, message=told)
-        return received(envelope, held.origin, held.attempts, held.cell)
+        return all_received((envelope,), held.origin, held.attempts, held.cell)[0]
 
     def _read(self, line: bytes, held: OpenParcel) -> Received[Any] | None:
         """Decode one message of a parcel as a handler gets it.
@@ -327,7 +349,7 @@ class Intake:
         if isinstance(read, Unreadable):
             read = structs.replace(read, project=project_of_key(held.origin.key))
             unread = Envelope[Message](message=read, id=read.id)
-            return received(unread, held.origin, held.attempts, held.cell)
+            return all_received((unread,), held.origin, held.attempts, held.cell)[0]
         return self._judged(line, read, held)
 
     def _bury_spent(self, line: bytes, held: OpenParcel) -> None:
@@ -378,15 +400,15 @@ class Intake:
         parked = structs.replace(held.parked, attempts=held.parked.attempts + returns)
         sent = await asyncio.gather(*[self._to_queue(line, held, parked) for line in lines])
         if all(sent):
-            await self._complete([held])
+            await self.done([held])
 
     async def _send_back(self, held: OpenParcel, delay_ms: float, line: bytes, parked: Parked) -> None:
         await wait_at_most(self._stopping, drawn(delay_ms, self._chance) / 1000)
         if await self._to_queue(line, held, parked):
-            await self._complete([held])
+            await self.done([held])
 
     async def _to_queue(self, line: bytes, held: OpenParcel, parked: Parked) -> bool:
-        parcel = dead_letters.retry_parcel(line, self.queue, held.origin, parked)
+        parcel = retry_parcel(line, self.queue, held.origin, parked)
         return await self._until_done(lambda: self._station.publisher.offer(parcel), held, self.putting_back)
 
     async def _bury(self, item: Item, reason: str) -> None:
@@ -397,7 +419,7 @@ class Intake:
     async def _bury_line(self, held: OpenParcel, line: bytes, reason: str) -> None:
         self.buried += 1
         log.error("dead letter from %s: %s", self.queue, reason)
-        letter = dead_letters.dead_letter_parcel(
+        letter = dead_letter_parcel(
             line,
             self.queue,
             held.origin,
@@ -413,7 +435,7 @@ class Intake:
         finally:
             self.burials_waiting -= 1
         if is_taken:
-            await self._complete([held])
+            await self.done([held])
 
     async def _offer_letter(self, letter: Parcel, held: OpenParcel) -> None:
         """Send a message to the dead letters. If these are full, one from an application is dropped: an application that sends
@@ -443,33 +465,6 @@ class Intake:
                 return False
             await wait_at_most(self._stopping, pause_s)
         return False
-
-    async def _complete(self, parcels: Sequence[OpenParcel]) -> None:
-        """Note that one more message of each of these parcels is done, and acknowledge the parcels that are complete.
-
-        Those that were delivered before all others in hand are acknowledged at once, the others one by one.
-        """
-        complete: dict[int, OpenParcel] = {}
-        for held in parcels:
-            held.not_done -= 1
-            if held.not_done == 0 and self._open.get(held.tag) is held:
-                complete[held.tag] = held
-        for tag in complete:
-            del self._open[tag]
-        if complete:
-            # All as long as the first one: they were handled together.
-            took_s = asyncio.get_running_loop().time() - next(iter(complete.values())).opened_s
-            self._took.observe(took_s, sum([held.items for held in complete.values()]), self._labels)
-        before = next(iter(self._open), None)
-        first = [tag for tag in complete if before is None or tag < before]
-        up_to = complete[max(first)] if first else None
-        single = [held for tag, held in complete.items() if up_to is None or tag > up_to.tag]
-        # If an acknowledgement is lost with its connection, the message is delivered again, which handlers expect.
-        with suppress(Interrupted):
-            if up_to is not None:
-                await up_to.consuming.acknowledge(up_to.tag, multiple=True)
-            for held in single:
-                await held.consuming.acknowledge(held.tag)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

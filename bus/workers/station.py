@@ -37,7 +37,6 @@ from bus.message import Envelope, Message, type_of
 from bus.messages.hosts import HostsAlive
 from bus.queues import Grant, answers_queue, feed_queue
 from bus.settings import BusSettings
-from bus.workers import handling
 from bus.workers.authority import (
     BrokerFacts,
     all_count,
@@ -48,7 +47,18 @@ from bus.workers.authority import (
     origin_of,
 )
 from bus.workers.consuming import consumer, open_own
-from bus.workers.handling import Received, all_received
+from bus.workers.handling import (
+    ANSWERS_DROPPED,
+    ASKED,
+    ASKED_AGAIN,
+    CONNECTIONS,
+    FED,
+    HELD_BACK,
+    SENT,
+    WAITING,
+    Received,
+    all_received,
+)
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.sending import Link, pauses_of
 from engine.inventories import CellName, ProviderId
@@ -120,7 +130,7 @@ class Asker:
         # Why there is no queue for the answers; None if it was not refused.
         self._refused: Refusal | None = None
         self.asked_again = 0
-        self._took = Histogram(handling.ASKED)
+        self._took = Histogram(ASKED)
         self.readings: Readings = (self._took,)
         pauses = pauses_of(settings)
         self.taking_answers = Supervised(
@@ -406,12 +416,12 @@ class Station:
     def watched_readings(self) -> Readings:
         sender = self.publisher.sender
         numbers = {
-            handling.CONNECTIONS: self.connections_made,
-            handling.SENT: sender.parcels_sent,
-            handling.HELD_BACK: sender.held_back,
-            handling.ANSWERS_DROPPED: self.publisher.answers_dropped,
-            handling.ASKED_AGAIN: self.asked_again,
-            handling.WAITING: self.publisher.waiting,
+            CONNECTIONS: self.connections_made,
+            SENT: sender.parcels_sent,
+            HELD_BACK: sender.held_back,
+            ANSWERS_DROPPED: self.publisher.answers_dropped,
+            ASKED_AGAIN: self.asked_again,
+            WAITING: self.publisher.waiting,
         }
         return [metric.numbers({(): number}) for metric, number in numbers.items()]
 
@@ -452,7 +462,7 @@ class FeedListener(Supervised):
         self._station = station
         self._grants = grants
         self._hear = hear
-        self._fed = Histogram(handling.FED)
+        self._fed = Histogram(FED)
         self._labels = (name,)
         self.readings: Readings = (self._fed,)
 

@@ -19,9 +19,16 @@ from msgspec import structs
 from bus.broker import chunks
 from bus.message import Message, type_of
 from bus.unreadable import Unreadable
-from bus.workers import handling
 from bus.workers.consuming import Subscription
 from bus.workers.handling import (
+    BATCHES,
+    BURIALS_WAITING,
+    BURIED,
+    HANDLED,
+    IN_HAND,
+    INTERRUPTIONS,
+    PUT_BACK,
+    REDELIVERED,
     Bury,
     GiveUp,
     Handler,
@@ -87,14 +94,14 @@ class Worker(Generic[Tx]):
     def watched_readings(self) -> Readings:
         intake = self.intake
         numbers = {
-            handling.HANDLED: self.handled,
-            handling.BATCHES: self.batches,
-            handling.PUT_BACK: intake.put_back,
-            handling.BURIED: intake.buried,
-            handling.REDELIVERED: intake.redelivered,
-            handling.INTERRUPTIONS: intake.interruptions,
-            handling.IN_HAND: intake.in_hand,
-            handling.BURIALS_WAITING: intake.burials_waiting,
+            HANDLED: self.handled,
+            BATCHES: self.batches,
+            PUT_BACK: intake.put_back,
+            BURIED: intake.buried,
+            REDELIVERED: intake.redelivered,
+            INTERRUPTIONS: intake.interruptions,
+            IN_HAND: intake.in_hand,
+            BURIALS_WAITING: intake.burials_waiting,
         }
         return [metric.numbers({(intake.queue,): number}) for metric, number in numbers.items()]
 
@@ -225,7 +232,7 @@ class Worker(Generic[Tx]):
             if (reason := buried.get(id(item.received))) is not None:
                 self.intake.bury(item, reason)
         await self.intake.done(
-            [item for item in items if id(item.received) not in buried] if buried else items
+            [item.parcel for item in items if not buried or id(item.received) not in buried]
         )
 
     def _settled(self, task: asyncio.Task[None]) -> None:

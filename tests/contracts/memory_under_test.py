@@ -59,7 +59,7 @@ class MemoryUnderTest:
             self._memory.block("")
 
     async def delete_exchange(self, name: str) -> None:
-        self._memory.host.delete_exchange(name)
+        self._memory.host.exchanges.pop(name, None)
 
     async def delete_queue(self, name: str) -> None:
         self._memory.host.delete_queue(name)

@@ -215,15 +215,17 @@ planted_by("a consumer waits on when its queue is deleted", Consumers, "on_cance
 # A consumer that is quiet because it holds all that it may consumes its queue anew, and gets as much again.
 @planted("a consumer that holds all that it may is given more", RabbitConsuming, "__init__")
 def full_consumer_given_more(
-    real: Any, self: Any, wire: Any, channel: Any, queue: str, _prefetch: int, *others: Any
+    real: Any, self: Any, wire: Any, channel: Any, queue: str, **others: Any
 ) -> None:
-    real(self, wire, channel, queue, 2**31, *others)
+    real(self, wire, channel, queue, **others | {"prefetch": 2**31})
 
 
 # Each connection of a process has a feed queue of its own: what came between two connections is missed.
 @planted("a reader of events misses those of a reconnect", RabbitConnection, "__init__")
-def feed_forgotten(real: Any, self: Any, wire: Any, user: str, _feeds: Any, *others: Any) -> None:
-    real(self, wire, user, {}, *others)
+def feed_forgotten(
+    real: Any, self: Any, client: Any, name: str, user: str, _feeds: Any, *others: Any, **calls: Any
+) -> None:
+    real(self, client, name, user, {}, *others, **calls)
 
 
 # Nobody sees that the broker takes nothing: not the page of its state, and not a request that waits for its reply.
@@ -267,9 +269,9 @@ planted_by("a RabbitMQ node that hung up is tried first again", RabbitWire, "on_
 
 # A wrong password is told as a broker that is away, and waited out.
 @planted("a wrong RabbitMQ password looks like a broker that is away", RabbitNode, "connect")
-async def wrong_password_as_absence(real: Any, self: Any) -> Any:
+async def wrong_password_as_absence(real: Any, self: Any, *others: Any) -> Any:
     try:
-        return await real(self)
+        return await real(self, *others)
     except AccessRefused as refused:
         raise ConnectionLost(str(refused)) from None
 

@@ -13,8 +13,7 @@ from yarl import URL
 
 from bus.broker import Publishing, Receipt
 from bus.message import Parcel
-from bus.rabbit.broker import RabbitBroker, RabbitConnection
-from bus.rabbit.resting import LARGE_BYTES, QUICK_READS_MIN, REST_S, RestingTransports, Rests
+from bus.rabbit.broker import LARGE_BYTES, REST_S, RabbitBroker, RabbitConnection, RestingTransports
 from bus.rabbit.rpc import ForeignExchange, ForeignQueue
 from kit.errors import AccessRefused, ConnectionLost
 from tests.unit.brokers.test_rabbit_connecting import open_virtual_host
@@ -160,11 +159,11 @@ class FakeSocket(asyncio.Transport):
         self.is_paused = False
 
 
-@pytest.mark.parametrize("is_closed", [False, True])
-async def test_reading_rests_while_many_small_messages_come_and_then_goes_on(
-    monkeypatch: pytest.MonkeyPatch, *, is_closed: bool
-) -> None:
-    socket = FakeSocket()
+@asynccontextmanager
+async def resting_over(
+    socket: FakeSocket, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[RestingTransports]:
+    """The reading from this socket."""
     read = asyncio.StreamReader()
     out = asyncio.StreamWriter(socket, asyncio.StreamReaderProtocol(read), read, asyncio.get_running_loop())
 
@@ -174,37 +173,43 @@ async def test_reading_rests_while_many_small_messages_come_and_then_goes_on(
     monkeypatch.setattr("asyncio.open_connection", opened)
     transports = RestingTransports()
     await transports.create(URL("amqp://here:1"), ssl_context_provider=None)
-    # A machine that is busy elsewhere may make some of them slow.
-    for _ in range(100 * QUICK_READS_MIN):
-        transports.arrived(100)
-        await asyncio.sleep(0)
-        if socket.is_paused:
-            break
-    else:
-        raise AssertionError("reading never rests")
-    socket.is_closed = is_closed
-    await asyncio.sleep(3 * REST_S)
-
-    assert socket.is_paused == is_closed
+    yield transports
     out.close()
 
 
-def rests_after(rests: Rests, every_s: float, size: int = 100) -> int | None:
-    """How many messages came at this distance before reading rested."""
-    return next((n for n in range(1_000) if rests.after_read_s(n * every_s, 1, size)), None)
+async def rests_within(reads: int, size: int, socket: FakeSocket, transports: RestingTransports) -> bool:
+    """Does reading rest while so many messages of this size come, one with each read?"""
+    for _ in range(reads):
+        transports.arrived(size)
+        await asyncio.sleep(0)
+        if socket.is_paused:
+            return True
+    return False
 
 
-async def test_reading_does_not_rest_for_few_or_large_messages() -> None:
-    assert rests_after(Rests(), 0.001) is not None
-    assert rests_after(Rests(), 0.005) is None
-    assert rests_after(Rests(), 0.001, LARGE_BYTES) is None
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_reading_rests_while_many_small_messages_come_and_then_goes_on(
+    monkeypatch: pytest.MonkeyPatch, *, is_closed: bool
+) -> None:
+    socket = FakeSocket()
+    async with resting_over(socket, monkeypatch) as transports:
+        assert await rests_within(1_000, 100, socket, transports)
+        socket.is_closed = is_closed
+        await asyncio.sleep(3 * REST_S)
+
+        assert socket.is_paused == is_closed
 
 
-async def test_rests_that_bring_nothing_become_rare() -> None:
-    rests, now_s, rested = Rests(), 0.0, 0
-    for _ in range(10_000):
-        # Nothing comes during a rest: the sender waits for answers.
-        now_s += (rest_s := rests.after_read_s(now_s, 1, 100)) + 0.001
-        rested += rest_s > 0
+async def test_reading_does_not_rest_for_large_messages_and_soon_rests_no_more_where_nothing_comes_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    socket, rested = FakeSocket(), 0
+    async with resting_over(socket, monkeypatch) as transports:
+        assert not await rests_within(1_000, LARGE_BYTES, socket, transports)
+        # Its sender waits for answers: after a rest there is one message.
+        while await rests_within(200, 100, socket, transports):
+            rested += 1
+            assert rested < 20
+            await asyncio.sleep(2 * REST_S)
 
-    assert 1 < rested < 20
+    assert rested

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.workers.handling import Pace
+from bus.broker import Pace
 
 GATHER_S = 0.06
 
