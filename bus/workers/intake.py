@@ -56,8 +56,10 @@ class OpenParcel(Struct, eq=False):
 
     @property
     def attempts(self) -> int:
-        """How often its messages were tried before: as was counted when they were parked, and by each delivery since."""
-        return self.parked.attempts + self.delivery.returns
+        """How often its messages were tried before: as was counted when they were parked, and by each delivery since. If they met a bug,
+        the first return is no try: their process has passed them on.
+        """
+        return self.parked.attempts + max(self.delivery.returns - bool(self.parked.failed_in), 0)
 
 
 class Item(Struct, frozen=True, eq=False):
@@ -263,6 +265,9 @@ class Intake:
     def _take(self, consuming: Consuming, delivery: Delivery) -> None:
         held = self._hold(consuming, delivery)
         self.redelivered += bool(delivery.returns)
+        if held.parked.failed_in == self._station.name and not (delivery.returns or self._is_uncounted):
+            self._start(self._pass_on(held))
+            return
         lines = self._lines_of(held)
         if isinstance(lines, Unreadable):
             self.bury(Item(lines.line, held, NOTHING_READ), lines.reason)
@@ -392,6 +397,16 @@ class Intake:
         return sender == self._station.consuming.broker.user if speaker is None else speaker.is_worker
 
     # Settling single messages
+
+    async def _pass_on(self, held: OpenParcel) -> None:
+        """Give back what has met a bug in this process, for another one to try. It comes here again only if no other is free.
+
+        The broker gives messages to processes in turn. So without this, two that take turns may each come to the process that failed at
+        it, at every try.
+        """
+        if self._open.pop(held.tag, None) is held:
+            with suppress(Interrupted):
+                await held.consuming.give_back(held.tag)
 
     async def _take_apart(self, held: OpenParcel, lines: Sequence[bytes]) -> None:
         """Return each message of a parcel to the queue by itself. The parcel is acknowledged when the queue has all of them."""

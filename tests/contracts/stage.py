@@ -140,9 +140,10 @@ async def working(
     before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
     singly: bool = False,
     handlers: Handlers | None = None,
+    chance: random.Random | None = None,
 ) -> AsyncIterator[Worker[None]]:
     """A worker on a queue (placement's orders, unless another one is given) until the block ends; then it drains."""
-    here = Station(broker, name, settings=settings, codec=codec, chance=random.Random(7))
+    here = Station(broker, name, settings=settings, codec=codec, chance=chance or random.Random(7))
     worker = Worker(
         here,
         Subscription(

@@ -150,6 +150,38 @@ async def test_one_at_which_two_processes_meet_a_bug_is_given_up_with_its_traceb
     assert letter.attempts == 1
 
 
+class Even(random.Random):
+    """Draws every pause as long as it may be, so that messages which took turns take the same turns again."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return max(a, b)
+
+
+async def test_messages_that_take_turns_do_not_come_to_the_process_that_failed_at_them_alone(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+
+    def always(_: int) -> None:
+        raise RuntimeError("a bug of ours")
+
+    memory = Remembering(always)
+    even = varied(SETTINGS, RETRY_DELAY_MS_FIRST=60, RETRY_DELAY_MS_MAX=60)
+    async with (
+        working(broker, memory, name="first", settings=even, chance=Even()) as first,
+        working(broker, memory, name="second", settings=even, chance=Even()) as second,
+    ):
+        # The second comes while the first waits: one of each process, in turn.
+        await send(broker, parcel(line(order(1))))
+        await until(lambda: first.intake.put_back + second.intake.put_back == 1, "a process has failed at it")
+        await send(broker, parcel(line(order(2))))
+        letters = await dead_letters(broker, 2)
+
+    assert not memory.handled
+    for letter in letters:
+        assert letter.reason.splitlines()[0].endswith("; two processes failed at it")
+
+
 @pytest.mark.parametrize("value", [b"1", b"19", b"20", b"25", b"-1", b"1.5", b"null", b'"20"', b"9" * 30])
 async def test_a_client_does_not_choose_how_often_its_message_counts_as_tried(
     under_test: BrokerUnderTest, value: bytes
