@@ -352,20 +352,26 @@ def put_once(given: dict[str, T], name: str, value: T, where: str) -> None:
     given[name] = value
 
 
+def pairs_of(flag: str, texts: Sequence[str] | None, default: str | None = None) -> dict[str, str]:
+    """Parse KEY=VALUE of a repeatable flag. A text without `=` gets the default value, if there is one."""
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not key or (not equals and default is None):
+            raise click.BadParameter(f"{flag} is {text!r}, must be KEY=VALUE")
+        put_once(pairs, key, value if equals else default or "", flag)
+    return pairs
+
+
 def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Stated]:
     """The scheduler settings given by `--scheduler KEY=VALUE`, checked."""
     from moor.worker_settings import SCHEDULER  # noqa: PLC0415 - as above
 
-    stated: dict[str, Stated] = {}
-    given: dict[str, str] = {}
-    for flag in flags or ():
-        key, equals, value = flag.partition("=")
-        with wrong_value():
-            if not equals:
-                raise ValueError(f"--scheduler is {flag!r}, must be KEY=VALUE")
-            put_once(given, key.strip(), value.strip(), "--scheduler")
-            stated[key.strip()] = SCHEDULER.stated(key.strip(), value.strip(), "--scheduler")
-    return stated
+    with wrong_value():
+        return {
+            key.strip(): SCHEDULER.stated(key.strip(), value.strip(), "--scheduler")
+            for key, value in pairs_of("--scheduler", flags).items()
+        }
 
 
 def compute_flags(pools: Sequence[str] | None, networks: Sequence[str] | None = None) -> dict[str, Stated]:

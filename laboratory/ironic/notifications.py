@@ -9,8 +9,6 @@ import json
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +19,7 @@ from bus.message import Parcel
 from bus.topology import Exchange, Objects
 from kit.errors import Operational
 from kit.parts import Supervised
-from laboratory.ironic.node import Said, SimulatedNode
+from laboratory.ironic.node import Said, SimulatedNode, second
 from laboratory.ironic.work import IronicSimSettings
 
 Publish = Callable[[str, Mapping[str, Any], bytes], None]
@@ -100,18 +98,13 @@ def written(
             "ironic_object.version": payload.version,
             "ironic_object.data": payload.data,
         },
-        "timestamp": f"{_second(at_us // 1_000_000)}.{at_us % 1_000_000:06}",
+        "timestamp": f"{second(at_us // 1_000_000)[:-1].replace('T', ' ')}.{at_us % 1_000_000:06}",
         "_unique_id": UUID(int=chance.getrandbits(128), version=4).hex,
         "_context_request_id": request_id,
         **_CONTEXT,
     }
     body = json.dumps({"oslo.version": "2.0", "oslo.message": json.dumps(message)})
     return f"{TOPIC}.{level}", body.encode()
-
-
-@lru_cache(maxsize=16)
-def _second(at_s: int) -> str:
-    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def new_uuid(chance: random.Random) -> str:

@@ -28,7 +28,7 @@ from moor.options import (
     log_as,
     option_of,
     out,
-    put_once,
+    pairs_of,
     run,
     tuned_cloud,
     wrong_value,
@@ -227,12 +227,10 @@ def _check_fits(plan: Plan, mix: Mix) -> None:
 
 
 def counts_of(workers: Sequence[str]) -> Mapping[str, int]:
-    given: dict[str, int] = {}
-    for each in workers:
-        kind, _, number = each.partition("=")
+    given = pairs_of("--workers", workers)
+    for kind, number in given.items():
         if kind not in ONE_OF_EACH or not number.isdecimal() or not int(number):
             raise click.BadParameter(
-                f"--workers is {each!r}: must be KIND=N, where KIND is one of {', '.join(ONE_OF_EACH)} and N at least 1"
+                f"--workers is {f'{kind}={number}'!r}: must be KIND=N, where KIND is one of {', '.join(ONE_OF_EACH)} and N at least 1"
             )
-        put_once(given, kind, int(number), "--workers")
-    return {**ONE_OF_EACH, **given}
+    return {**ONE_OF_EACH, **{kind: int(number) for kind, number in given.items()}}

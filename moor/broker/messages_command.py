@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import click
 import msgspec
-from msgspec import Struct
 from rich.markup import escape
 
 from bus.broker import PREFETCH_MAX
@@ -77,28 +76,21 @@ def list_letters(
     groups: dict[tuple[str, ...], list[DeadLetter]] = {}
     for letter in letters:
         groups.setdefault(group_of(letter), []).append(letter)
-    found = [LetterGroup(some[0], len(some)) for some in groups.values()]
-    print_all(found, GROUPS, DEAD_LETTER.nothing)
+    print_all([*groups.values()], GROUPS, DEAD_LETTER.nothing)
 
 
-class LetterGroup(Struct, frozen=True):
-    """Letters that have died of the same. The oldest stands for all."""
-
-    oldest: DeadLetter
-    letters: int
-
-
-GROUPS = Columns[LetterGroup](
+# Letters that have died of the same: the oldest stands for all.
+GROUPS = Columns[list[DeadLetter]](
     {
-        "letters": lambda group: f"{group.letters:,}",
+        "letters": lambda group: f"{len(group):,}",
         **{
-            name: partial(lambda cell, group: cell(group.oldest), cell)
+            name: partial(lambda cell, group: cell(group[0]), cell)
             for name, cell in DEAD_LETTER.columns.cells.items()
         },
     },
     prose=DEAD_LETTER.columns.prose,
     numbers=("letters", *DEAD_LETTER.columns.numbers),
-    name=lambda group: group.oldest.handle,
+    name=lambda group: group[0].handle,
 )
 
 

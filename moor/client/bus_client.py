@@ -111,10 +111,6 @@ class Asks(Protocol):
     async def ask(self, question: Message) -> Message: ...
 
 
-class AsksMany(Asks, Protocol):
-    async def ask_all(self, questions: Sequence[Message]) -> list[Message]: ...
-
-
 def as_received(message: M) -> M:
     """The message as its receiver will decode it: with tuples in place of lists, for instance.
 
@@ -147,7 +143,7 @@ def readable(line: bytes) -> Message:
     raise NotSendable(read.field, read.value, why)
 
 
-async def answers_of(asking: AsksMany, questions: Sequence[Message], kind: type[T]) -> list[T]:
+async def answers_of(asking: "BusClient | Station", questions: Sequence[Message], kind: type[T]) -> list[T]:
     """Ask many questions, ASKED_AT_ONCE_MAX at a time, and return their answers, each of type `kind`."""
     answers: list[T] = []
     for some in batches_of(questions, ASKED_AT_ONCE_MAX):

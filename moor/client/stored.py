@@ -62,21 +62,15 @@ class StoredKind(Struct, Generic[T, P], frozen=True):
 
     word: str
     ask: Callable[..., Message]
-    delete: Callable[..., Message]
     found: type[P]
     items: Callable[[P], Sequence[T]]
 
 
-FLAVORS = StoredKind[Flavor, FlavorsFound](
-    "flavor", AskFlavors, DeleteFlavor, FlavorsFound, lambda page: page.flavors
-)
-IMAGES = StoredKind[NamedImage, ImagesFound](
-    "image", AskImages, DeleteImage, ImagesFound, lambda page: page.images
-)
+FLAVORS = StoredKind[Flavor, FlavorsFound]("flavor", AskFlavors, FlavorsFound, lambda page: page.flavors)
+IMAGES = StoredKind[NamedImage, ImagesFound]("image", AskImages, ImagesFound, lambda page: page.images)
 PROFILES = StoredKind[DeviceProfile, DeviceProfilesFound](
     "device profile",
     AskDeviceProfiles,
-    DeleteDeviceProfile,
     DeviceProfilesFound,
     lambda page: page.profiles,
 )
@@ -94,7 +88,7 @@ class StoredCalls(PlacementSession):
 
     async def delete_flavor(self, name: str) -> Flavor:
         """Delete a stored flavor; instances stay as they are. Returns it as it was. Raises `NotFound`. For operators."""
-        return await self._one_stored(FLAVORS, FLAVORS.delete(name=name), name)
+        return await self._one_stored(FLAVORS, DeleteFlavor(name=name), name)
 
     async def show_flavor(self, name: str) -> Flavor:
         """The flavor that is stored under this name. Raises `NotFound`."""
@@ -138,7 +132,7 @@ class StoredCalls(PlacementSession):
 
     async def delete_image(self, name: str) -> NamedImage:
         """Delete a stored image; instances stay as they are. Returns it as it was. Raises `NotFound`. For operators."""
-        return await self._one_stored(IMAGES, IMAGES.delete(name=name), name)
+        return await self._one_stored(IMAGES, DeleteImage(name=name), name)
 
     async def show_image(self, name: str) -> NamedImage:
         """The image that is stored under this name. Raises `NotFound`."""
@@ -157,7 +151,7 @@ class StoredCalls(PlacementSession):
 
     async def delete_device_profile(self, name: str) -> DeviceProfile:
         """Delete a stored device profile; instances keep their devices. Returns it as it was. Raises `NotFound`. For operators."""
-        return await self._one_stored(PROFILES, PROFILES.delete(name=name), name)
+        return await self._one_stored(PROFILES, DeleteDeviceProfile(name=name), name)
 
     async def show_device_profile(self, name: str) -> DeviceProfile:
         """The device profile that is stored under this name. Raises `NotFound`."""

@@ -73,20 +73,15 @@ class Sample(Struct, frozen=True):
     p99_s: Mapping[str, float] = {}
 
 
-class CloudSeen(Struct, frozen=True):
-    """The newest view, and the tiles of each cell."""
-
-    view: CloudView
-    tiles: Mapping[str, str]
-
-
 class Watcher(Periodic):
     """A part that looks at the cloud again and again. `seen` is what it saw last; `hour` is the last hour of rates."""
 
     def __init__(self, moor: Client, settings: Settings, every_s: float = EVERY_S) -> None:
         super().__init__("look at the cloud", self._look, self._pause_s, is_cut_short=True)
         self.watched_every_s = every_s
-        self.seen: CloudSeen | None = None
+        self.seen: CloudView | None = None
+        # Of each cell.
+        self.tiles: Mapping[str, str] = {}
         self.trouble = ""
         self.hour: deque[Sample] = deque(maxlen=HOUR)
         self._moor = moor
@@ -107,7 +102,7 @@ class Watcher(Periodic):
             self.wake()
 
     def brokers(self) -> tuple[BrokerDeployment, ...]:
-        return brokers_of(self._settings, self.seen.view.overview if self.seen else None)
+        return brokers_of(self._settings, self.seen.overview if self.seen else None)
 
     def _is_watched(self) -> bool:
         return asyncio.get_running_loop().time() - self._read_s < LOOKED_AT_S
@@ -124,7 +119,7 @@ class Watcher(Periodic):
             self.trouble = str(problem)
         else:
             self.trouble = ""
-            self.seen = CloudSeen(view, tiles)
+            self.seen, self.tiles = view, tiles
             if view.overview is not None:
                 self._sample(view.overview)
 
@@ -184,9 +179,9 @@ class CloudPages(PageRenderer):
             request,
             reader,
             "workers.html",
-            overview=seen.view.overview if seen else None,
-            brokers=seen.view.brokers if seen else (),
-            trouble=self._watcher.trouble or (seen.view.silent if seen else ""),
+            overview=seen.overview if seen else None,
+            brokers=seen.brokers if seen else (),
+            trouble=self._watcher.trouble or (seen.silent if seen else ""),
         )
 
     async def tile(self, request: Request, reader: Reader) -> Response:
@@ -215,21 +210,21 @@ class CloudPages(PageRenderer):
 
     def _seen(self) -> Mapping[str, Any]:
         seen, hour = self._watcher.seen, [*self._watcher.hour]
-        if seen is None or seen.view.overview is None:
-            silent = seen.view.silent if seen else ""
+        if seen is None or seen.overview is None:
+            silent = seen.silent if seen else ""
             return {"overview": None, "trouble": self._watcher.trouble or silent}
-        overview = seen.view.overview
+        overview = seen.overview
         return {
             "overview": overview,
             "trouble": self._watcher.trouble,
-            "troubles": troubles_of(seen.view),
-            "notes": notes_of(seen.view),
-            "tiles": seen.tiles,
+            "troubles": troubles_of(seen),
+            "notes": notes_of(seen),
+            "tiles": self._watcher.tiles,
             "counts": instance_counts(overview),
             "uses": main_uses(overview.uses),
             "workers": worker_groups(overview.workers),
-            "queues": queue_rows(seen.view),
-            "brokers": seen.view.brokers,
+            "queues": queue_rows(seen),
+            "brokers": seen.brokers,
             "rates": [
                 (
                     stage,

@@ -39,7 +39,6 @@ from moor.instances.requests import (
     OrderId,
     check_size,
     image_name_in,
-    pairs_of,
     wait_of,
 )
 from moor.options import (
@@ -53,6 +52,7 @@ from moor.options import (
     fail,
     flag_of,
     out,
+    pairs_of,
     wants_document,
     with_client,
     wrong_value,

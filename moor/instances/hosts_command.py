@@ -26,7 +26,7 @@ from moor.client import (
 from moor.flags import argument, option
 from moor.instances.boot_command import CAPABILITIES, HAVING
 from moor.instances.move_commands import To, WaitForRoom
-from moor.instances.requests import move_wait_of, pairs_of
+from moor.instances.requests import move_wait_of
 from moor.options import (
     NOT_DONE,
     BusUrl,
@@ -35,6 +35,7 @@ from moor.options import (
     check_alone,
     fail,
     out,
+    pairs_of,
     tell,
     wants_document,
     why_unsure,

@@ -26,23 +26,12 @@ from moor.client import (
     is_image_source,
 )
 from moor.flags import option
-from moor.options import ID, flag_of, put_once, wrong_value
+from moor.options import ID, flag_of, pairs_of, put_once, wrong_value
 from moor.resource_commands import complete_instances, completes
 from moor.resources import AGGREGATE, FLAVOR, GROUP, HOST
 
 GZIP = b"\x1f\x8b"
 KEY_NAME = "moor"
-
-
-def pairs_of(flag: str, texts: Sequence[str] | None, default: str | None = None) -> dict[str, str]:
-    """Parse KEY=VALUE of a repeatable flag. A text without `=` gets the default value, if there is one."""
-    pairs: dict[str, str] = {}
-    for text in texts or ():
-        key, equals, value = text.partition("=")
-        if not key or (not equals and default is None):
-            raise click.BadParameter(f"{flag} is {text!r}, must be KEY=VALUE")
-        put_once(pairs, key, value if equals else default or "", flag)
-    return pairs
 
 
 def wait_of(for_s: int | None, priority: int | None) -> Wait | None:

@@ -11,8 +11,8 @@ from msgspec import Struct, structs
 from engine.inventories import GroupPolicy
 from moor.client import Client, DeviceGroup, DeviceProfile, Flavor, NamedImage
 from moor.flags import argument, option
-from moor.instances.requests import FlavorOptions, pairs_of
-from moor.options import BusUrl, Output, Project, flag_of, put_once, with_client, wrong_value
+from moor.instances.requests import FlavorOptions
+from moor.options import BusUrl, Output, Project, flag_of, pairs_of, put_once, with_client, wrong_value
 from moor.resource_commands import commands_of, completes, print_thing
 from moor.resources import FLAVOR, GROUP, IMAGE, PLACES, PROFILE
 

@@ -11,8 +11,7 @@ from rich.text import Text
 from engine.inventories import INSTANCES, ProviderId
 from moor.client import Candidate, Client, TypeUsage
 from moor.flags import argument, option
-from moor.instances.requests import pairs_of
-from moor.options import BusUrl, Output, fail, put_once, wants_document, with_client
+from moor.options import BusUrl, Output, fail, pairs_of, put_once, wants_document, with_client
 from moor.resource_commands import commands_of, print_thing
 from moor.resources import QUOTA
 from moor.showing import print_all
