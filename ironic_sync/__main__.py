@@ -14,8 +14,7 @@ from bus.workers.station import close_all, stations_at
 from ironic_sync.core.offers import CellMap, cell_map
 from ironic_sync.rest import ironic_api
 from ironic_sync.settings import IRONIC_DAEMONS, DaemonRules, IronicSettings
-from ironic_sync.store import check_name
-from ironic_sync.store_sql import IronicStore
+from ironic_sync.store_sql import IronicStore, check_name
 from ironic_sync.wiring import ironic_parts
 from kit.health import HEALTH_VARIABLE
 from kit.keystone import OPENSTACK, OpenStackSettings

@@ -22,6 +22,7 @@ from bus.messages.cell import (
     InstanceRedeployed,
     RedeployInstance,
     SpawnFailed,
+    UndeployOrdered,
 )
 from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.set_aside import FailedRows, RowWork
@@ -59,7 +60,14 @@ from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.ordering import held_missing, read_again, read_as_gone
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, NodeDeploy, NodeRow
-from ironic_sync.core.settling import Order, after_order, node_words, why_not_unasked, with_unasked
+from ironic_sync.core.settling import (
+    Order,
+    after_order,
+    node_words,
+    why_not_unasked,
+    why_unasked,
+    with_unasked,
+)
 from ironic_sync.rest import HttpIronicApi, IronicRefused, NoLongerOurs, PatchOperation
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store_sql import IronicStore
@@ -77,8 +85,8 @@ UNASKED_WITHIN = timedelta(hours=1)
 TRIES_UNTOLD_MAX = 4
 
 
-# Sends a message to the conductor of its cell; the future is done when that cell's broker has confirmed it.
-Say = Callable[[Answer | DeployProgressed], "asyncio.Future[None]"]
+# Sends a message to the conductor of its cell, or an event; the future is done when its broker has confirmed it.
+Say = Callable[[Answer | DeployProgressed | UndeployOrdered], "asyncio.Future[None]"]
 
 
 class Ownership(Protocol):
@@ -288,7 +296,17 @@ class Deployer(PartGroup):
             )
             words = "the undeploy of instance %s from node %s, of which attempt %d has ended, %s"
             log.log(level, words, deploy.instance, row.id, deploy.attempt, what)
-        return bool(await self._writer.change({row.id: self._if_still(deploy, change)})) and not why_not
+        is_allowed = bool(await self._writer.change({row.id: self._if_still(deploy, change)})) and not why_not
+        if is_allowed:
+            ordered = UndeployOrdered(
+                cell=deploy.cell,
+                instance=deploy.instance,
+                attempt=deploy.attempt,
+                host=row.id,
+                reason=why_unasked(deploy),
+            )
+            self._answering.start(self._send_news(ordered))
+        return is_allowed
 
     def _if_still(self, deploy: NodeDeploy, change: Callable[[NodeRow], NodeRow]) -> Change:
         """The change, if the row has still this daemon as its owner, and this order."""
@@ -482,11 +500,11 @@ class Deployer(PartGroup):
             cell=deploy.cell, instance=deploy.instance, attempt=deploy.attempt, host=node, words=text
         )
         # A bug in a task of its own ends the part. A callback's exception would only be logged.
-        self._answering.start(self._send_progress(progress))
+        self._answering.start(self._send_news(progress))
 
-    async def _send_progress(self, progress: DeployProgressed) -> None:
+    async def _send_news(self, news: DeployProgressed | UndeployOrdered) -> None:
         try:
-            await self._say(progress)
+            await self._say(news)
         except Operational as problem:
             self._asking.left(problem)
 
@@ -579,7 +597,7 @@ def _deploy_after(work: NodeDeploy, outcome: Outcome, counted: NodeDeploy, due_a
 def _is_unsure(row: NodeRow, looked: _LookResult) -> bool:
     """Whether something else was heard of the node meanwhile: then it is doubtful that it is gone, or has the instance."""
     if looked.node is None:
-        return isinstance(looked.outcome, Fail | Gone) and not row.is_deleted
+        return isinstance(looked.outcome, Fail | Gone) and not (row.is_deleted or row.missing_since_us)
     return isinstance(looked.outcome, Finish | Gone) and row.node != looked.node
 
 

@@ -23,8 +23,7 @@ from engine.inventories import ProviderId
 from ironic_sync.core.ring import Member, NodeHandover, Owned, Ring, gives, names_alive, takes, takes_anew
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import DaemonRules
-from ironic_sync.store import RingView, check_name
-from ironic_sync.store_sql import IronicStore, pages_of
+from ironic_sync.store_sql import IronicStore, RingView, check_name, pages_of
 from kit.errors import Operational, Unavailable
 from kit.parts import PartGroup, Pauses, Periodic
 from kit.times import SECOND_US

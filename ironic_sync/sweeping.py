@@ -7,8 +7,8 @@ since the request was sent; otherwise the node is read again. While Ironic is aw
 Each read of a single node or allocation fails alone. It is tried again after a pause of its own, beside the reads of other nodes.
 Such a failure does not make the daemon unready, as long as Ironic answers at all.
 
-A node counts as deleted when Ironic answers 404 for it. If these are too many at once, they are kept reserved instead
-(ironic_sync/core/ordering.py), and the part "believe what Ironic lists" fails until they return or count as deleted.
+A node counts as deleted when Ironic answers 404 for it. If these are too many at once, or an instance of ours is there by the books,
+they are kept reserved instead (ironic_sync/core/ordering.py), and the part "believe what Ironic lists" fails until they return or count as deleted.
 """
 
 import asyncio
@@ -275,9 +275,9 @@ class Sweeper(PartGroup):
 
     def _say_missing(self, held: Sequence[NodeRow], known: int) -> None:
         problem = TooManyMissing(
-            f"Ironic has lost {len(held)} of {known} nodes at once, {held[0].id} is one: they are held, not removed. Is it the "
-            "right Ironic, and may this user see all nodes? They are removed when they stay missing for "
-            f"{self._rules.belief.after_s:g} s, or by `moor node ring missing --remove`"
+            f"Ironic has lost {len(held)} of {known} nodes, {held[0].id} is one: they are held, not removed. Is it the right "
+            "Ironic, and may this user see all nodes? They are removed when they stay missing for "
+            f"{self._rules.belief.after_s:g} s without an instance of ours, or by `moor node ring missing --remove`"
         )
         log.error("%s", problem)
         self._believing.failed(problem)

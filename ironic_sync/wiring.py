@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import os_traits
 
-from bus.messages.cell import DeployProgressed
+from bus.messages.cell import DeployProgressed, UndeployOrdered
 from bus.messages.cloud import RowFailed
 from bus.workers.consuming import Subscription
 from bus.workers.sending import Link
@@ -94,8 +94,10 @@ def ironic_parts(
     deploying: tuple[Part, ...] = ()
     if api is not None:
 
-        def say(message: Answer | DeployProgressed) -> asyncio.Future[None]:
-            return apart.get(message.cell, station).publisher.send(message)
+        def say(message: Answer | DeployProgressed | UndeployOrdered) -> asyncio.Future[None]:
+            # Operators hear events at the API level.
+            there = station if isinstance(message, UndeployOrdered) else apart.get(message.cell, station)
+            return there.publisher.send(message)
 
         deployer = Deployer(api, writer, store, membership, say, rules, failed, chance=chance)
         api.order_only_if(membership.may_act_on)

@@ -409,6 +409,14 @@ class DeployProgressed(AttemptMessage, frozen=True, tag="deploy.progress"):
     at_rest: bool = False
 
 
+class UndeployOrdered(AttemptMessage, frozen=True, tag="node.undeploy_ordered"):
+    """A daemon takes an instance off its bare-metal node by itself, without an order of a person; `reason` says why."""
+
+    ROUTE = Route(Kind.EVENT, by=("ironic",), public=True)
+
+    reason: Label
+
+
 class InstanceSpawned(WordOfHost, frozen=True, tag="spawned"):
     """The instance runs on the host.
 

@@ -41,7 +41,7 @@ NO_EFFECT_MAX = 4
 _CONFLICT, _MISSING = 409, 404
 # Why a delete waits although Ironic has no such instance on the node.
 FORGOTTEN = "Ironic has forgotten the instance of the node, and has not taken it off"
-NO_NODE = "Ironic has lost the node and others, or was restored: `moor node ring missing --remove` says that it is gone"
+NO_NODE = "Ironic does not know the node any more, and nobody has said that it is gone: `moor node ring missing --remove` does"
 # States that a node reaches without being cleaned.
 _UNCLEANED = frozenset({"enroll", "verifying", "manageable", "inspecting", "inspect wait", "inspect failed"})
 
@@ -404,7 +404,8 @@ def _undeploying(  # noqa: PLR0911 - one for each kind of state
 ) -> Step | Outcome:
     node, row = seen.node, seen.row
     if node is None:
-        is_in_doubt = row is not None and row.missing_since_us and _was_active(deploy, row)
+        # A 404 confirms no cleaning. Ironic's notification, or a person, says that the node was deleted.
+        is_in_doubt = row is not None and not row.is_deleted and _was_active(deploy, row)
         return WaitForNode(NO_NODE) if is_in_doubt else Gone()
     if node.instance_uuid != deploy.instance:
         if not _is_forgotten(deploy, node, seen):

@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 from ironic_sync.core.node import Node, is_of_nobody, provision_state
 from ironic_sync.core.rows import NodeRow, Offer
 
-MISSING = "Ironic no longer has this node, nor many others: it is held until that is believed"
+MISSING = "Ironic no longer has this node: it is held until that is believed"
 
 # Placement's limit for the name of a class or trait.
 NAME_MAX = 255

@@ -91,11 +91,13 @@ def read_again(row: NodeRow, node: Node, version_before: int, at_us: int) -> Nod
 
 
 def read_as_gone(row: NodeRow, version_before: int, at_us: int) -> NodeRow | None:
-    """The row after REST answered 404 for this very node: it counts as deleted, and keeps its last known state. None
-    if the row was written since `version_before`.
+    """The row after REST answered 404 for this very node: it counts as deleted, and keeps its last known state; if the books
+    give it to an instance, it is held. None if the row was written since `version_before`.
     """
     if row.version != version_before:
         return None
+    if row.deployed and not row.is_deleted:
+        return held_missing(row, version_before, at_us)
     if row.is_deleted and not row.doubts and not row.is_doubted:
         return row
     return structs.replace(
@@ -109,7 +111,7 @@ def read_as_gone(row: NodeRow, version_before: int, at_us: int) -> NodeRow | Non
 
 
 def held_missing(row: NodeRow, version_before: int, at_us: int) -> NodeRow | None:
-    """The row after Ironic was found to have lost this node together with many others: the node is kept reserved.
+    """The row after Ironic was found to have lost this node, together with many others or with an instance: the node is kept reserved.
 
     It counts as deleted only later, or when an operator says so. None if the row was written since `version_before`.
     """
@@ -173,6 +175,9 @@ def _after_late_node(row: NodeRow, notified: NodeNotified, rules: OrderingRules)
     notification differs from it, the node is read again, since the publisher's clock and the daemon's may differ.
     """
     after = structs.replace(row, heard_at_us=notified.at_us, heard_from=notified.publisher)
+    if notified.is_deleted and row.missing_since_us:
+        # That Ironic had lost it was read before this was heard.
+        return believed_missing(after)
     if row.is_deleted == notified.is_deleted and _with_shard(notified.node, row.node) == row.node:
         return after
     return _doubted(after, rules, OLDER_THAN_READ, held=not _are_free(notified, row))
@@ -270,7 +275,7 @@ def _without_future(row: NodeRow, at_us: int) -> NodeRow:
 #
 # If they are few, they do. Many at once may mean that another Ironic answers, or that the daemon's user now sees fewer
 # nodes. Then they are kept reserved. They count as deleted when they stay missing for long, or when an operator
-# confirms it.
+# confirms it. A node that the books give to an instance is kept until Ironic's notification, or an operator, says that it was deleted.
 
 
 class Belief(Struct, frozen=True, kw_only=True):
@@ -293,12 +298,12 @@ def decide_missing(
     all known nodes. `lost_lately` is the number that recently counted as deleted: it prevents that many nodes vanish a few at
     a time.
     """
-    ripe = [row for row in rows if _is_ripe(row, at_us, belief)]
     fresh = [row for row in rows if not _is_ripe(row, at_us, belief)]
     lost = len(fresh) + lost_lately
-    if lost > belief.few and lost > belief.share * known:
-        return ripe, fresh
-    return rows, ()
+    are_many = lost > belief.few and lost > belief.share * known
+    are_held = [bool(row.deployed) or (are_many and not _is_ripe(row, at_us, belief)) for row in rows]
+    decided = [*zip(rows, are_held, strict=True)]
+    return [row for row, is_held in decided if not is_held], [row for row, is_held in decided if is_held]
 
 
 def _is_ripe(row: NodeRow, at_us: int, belief: Belief) -> bool:

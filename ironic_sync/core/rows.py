@@ -170,8 +170,8 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     newest last. `answers` to conductors are kept until the broker has confirmed them; `answers_at` is when the first of them was made.
     `epoch_ahead` is an epoch that placement has and this row had not: then the owner raises `epoch` above it; `epoch_raises`
     counts how often.
-    `missing_since_us` is when Ironic was found to have lost this node together with many others: it is kept reserved, and
-    counts as deleted only later, or when an operator says so.
+    `missing_since_us` is when Ironic was found to have lost this node, either together with many others or with an instance of ours:
+    it is kept reserved, and counts as deleted only later, or when Ironic's notification or an operator says so.
     `is_foreign`: something else keeps the node's provider, which is left alone; `report_note` says what.
     `older_than` is since when the node was in the state that was known here, while Ironic tells of an older one: it was restored.
     `left` are the last attempts that were adopted and given back: their instances are on their nodes, and no daemon's.
@@ -242,10 +242,14 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def discord(self) -> str:
         """What Ironic has on the node instead of its living instance; empty if there is no such disagreement."""
         done, node = self.living, self.node
-        if done is None or node is None or self.deploy is not None or node.instance_uuid == done.instance:
+        if done is None or node is None or self.deploy is not None:
             return ""
-        has = f"instance {node.instance_uuid}" if node.instance_uuid else "no instance"
-        return f"instance {done.instance} lives here by the books, and Ironic has {has} on the node"
+        has = f"{f'instance {node.instance_uuid}' if node.instance_uuid else 'no instance'} on the node"
+        if self.missing_since_us:
+            has = "no such node any more"
+        elif node.instance_uuid == done.instance:
+            return ""
+        return f"instance {done.instance} lives here by the books, and Ironic has {has}"
 
     @property
     def trouble(self) -> str:

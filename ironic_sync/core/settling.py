@@ -175,9 +175,12 @@ ANSWERED = "a person said that Ironic is right about it although it was restored
 def with_unasked(row: NodeRow, now: datetime) -> NodeRow:
     """The row with its undeploy noted as one that a daemon orders by itself."""
     assert row.deploy is not None, "an order is noted when it is given"
-    instance, attempt = row.deploy.instance, row.deploy.attempt
-    why = f"attempt {attempt} of it has ended, and Ironic has it on the node"
-    return structs.replace(row, unasked=(*row.unasked, Unasked(now, instance, why))[-UNASKED_KEPT_MAX:])
+    unasked = Unasked(now, row.deploy.instance, why_unasked(row.deploy))
+    return structs.replace(row, unasked=(*row.unasked, unasked)[-UNASKED_KEPT_MAX:])
+
+
+def why_unasked(deploy: NodeDeploy) -> str:
+    return f"attempt {deploy.attempt} of it has ended, and Ironic has it on the node"
 
 
 def why_not_unasked(alarms: Alarms, at_most: int) -> str:

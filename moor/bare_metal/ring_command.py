@@ -49,7 +49,7 @@ class RingShown(Struct, frozen=True, kw_only=True):
     daemons: tuple[DaemonShown, ...]
     # How many nodes no daemon owns yet.
     untaken: int
-    # How many nodes Ironic no longer lists, of which so many vanished at once that the daemons do not believe it.
+    # How many nodes Ironic no longer lists, and the daemons do not believe it: so many vanished at once, or an instance is there.
     missing: int = 0
     # How many nodes move to another cell once no consumer holds them.
     moving: int = 0
@@ -230,7 +230,7 @@ def missing(
     ] = False,
     _output: Output = None,
 ) -> None:
-    """List nodes that Ironic no longer lists. Too many vanished at once, so they stay reserved until confirmed."""
+    """List nodes that Ironic no longer lists, and that stay reserved until confirmed: many vanished at once, or an instance is there."""
     rows = with_rows(
         ironic_db,
         db,

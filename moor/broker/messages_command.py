@@ -131,8 +131,15 @@ _add_decision("delete", "Delete dead letters for good.", "deleted", Client.delet
 
 # `moor events`: prints the events on the bus as they come.
 
-# Builds, instances and host states. Heartbeats and changes of placement's books are left out: there are too many.
-DEFAULT_PATTERNS = ("build.#", "instance.#", "host.state.*", "host.changed.*", "inventory.refused.*")
+# Builds, instances, host states and what daemons order for nodes. Heartbeats and changes of placement's books are left out: there are too many.
+DEFAULT_PATTERNS = (
+    "build.#",
+    "instance.#",
+    "host.state.*",
+    "host.changed.*",
+    "node.#",
+    "inventory.refused.*",
+)
 FIRST_WORDS = ("*", "#", *(fact.partition(".")[0] for fact in FACTS))
 PATTERN = re.compile(r"(\*|#|[a-z0-9_-]+)(\.(\*|#|[a-z0-9_-]+))*")
 
@@ -144,7 +151,7 @@ def events(
             metavar="PATTERN...",
             show_default=False,
             help="Routing keys, with the wildcards of AMQP: instance.error.*, instance.*.harbour, providers.changed, host.#. "
-            r"[default: builds, instances, hosts]",
+            r"[default: builds, instances, hosts, nodes]",
         ),
     ] = None,
     bus: BusUrl = "",

@@ -12,7 +12,7 @@ from cell_conductor.__main__ import run as run_conductor
 from compute_sim.wiring import OpensHosts, driver_named
 from compute_sim.wiring import run as run_compute
 from ironic_sync.__main__ import run as run_ironic
-from ironic_sync.store import check_name
+from ironic_sync.store_sql import check_name
 from moor.dashboard.service import DashboardFlags, dashboard_client, dashboard_options
 from moor.dashboard.service import serve as serve_dashboard
 from moor.flags import Commands

@@ -26,8 +26,7 @@ from ironic_sync.core.rows import (
     Unasked,
 )
 from ironic_sync.settings import IronicSettings
-from ironic_sync.store import DaemonNameTaken, SavedRows
-from ironic_sync.store_sql import IronicStore
+from ironic_sync.store_sql import DaemonNameTaken, IronicStore, SavedRows
 from kit.database_settings import DatabaseSettings
 from kit.errors import Unavailable
 from kit.sql import POOL_SIZE

@@ -16,8 +16,7 @@ from compute_sim.handlers import ComputeStore
 from compute_sim.store_sql import SqlComputeStore
 from engine.flavors import InstanceId
 from ironic_sync import store_sql as ironic_sql
-from ironic_sync.store import SavedRows
-from ironic_sync.store_sql import IronicStore, IronicTransaction
+from ironic_sync.store_sql import IronicStore, IronicTransaction, SavedRows
 from ironic_sync.tables import ironic_daemons
 from kit.sql import among
 from tests.planted.replacing import planted, planted_by

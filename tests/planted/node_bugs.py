@@ -132,6 +132,12 @@ planted_by("a delete done since a restored Ironic has forgotten it", deploying, 
 )
 
 
+# A delete is over as soon as Ironic answers 404 for the node, as for one that is younger than a backup.
+@planted("a delete done since Ironic does not know the node", deploying, "_undeploying")
+def delete_done_by_a_404(real: Any, deploy: Any, seen_: Any) -> Any:
+    return deploying.Gone() if seen_.node is None else real(deploy, seen_)
+
+
 # A late order to take an instance off a node that a restored Ironic has there wipes the one that lives there by the books.
 @planted("a living instance wiped by a late undeploy of another", settling, "_is_on")
 def living_wiped_by_late_order(real: Any, row: NodeRow, order: Any) -> bool:

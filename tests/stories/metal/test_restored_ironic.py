@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 import pytest
 from msgspec import structs
 
+from bus.messages.cell import UndeployOrdered
 from engine.flavors import InstanceId
+from ironic_sync.core.deploying import NO_NODE
 from ironic_sync.core.ordering import believed_missing
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import answered, with_stray
@@ -129,8 +131,12 @@ async def test_of_a_restored_ironic_nothing_is_settled_until_a_person_has_answer
         (alarm,) = [each for each in statuses(parts) if each.name == "believe what Ironic lists"]
         assert alarm.state is PartState.FAILING
 
-        await change_rows(there, answered)
-        await there.until_free(*nodes[:2])
+        async with there.cloud.listening("node.#") as heard:
+            await change_rows(there, answered)
+            await there.until_free(*nodes[:2])
+            await until(lambda: len(heard) == 2, "both orders are told", heard)
+        told = {(each.host, each.instance) for each in heard if isinstance(each, UndeployOrdered)}
+        assert told == {(row.id, each) for row, each in zip(rows, ended, strict=False)}
         rows = [await there.row(node) for node in nodes[:2]]
         assert [[each.instance for each in row.unasked] for row in rows] == [[each] for each in ended]
         assert all("attempt 1 of it has ended" in each.why for row in rows for each in row.unasked)
@@ -228,7 +234,40 @@ async def test_a_delete_on_a_node_younger_than_the_backup_waits_until_a_person_s
 
         async def is_held() -> bool:
             deploy = (await there.row(young)).deploy
-            return deploy is not None and "says that it is gone" in deploy.progress
+            return deploy is not None and deploy.progress == NO_NODE
+
+        await until(is_held, "the delete is held")
+        await until_swept(parts)
+        assert await is_held()
+        await change_rows(there, believed_missing)
+        await there.cloud.until_state(instance, "deleted")
+
+
+async def test_a_delete_on_the_only_node_that_ironic_has_lost_waits_and_its_instance_says_so(
+    bus: str, books: str
+) -> None:
+    lost, *others = available_nodes(8)
+    async with deploy_setup(bus, books, lost, *others) as there, there.daemon("d1", SWEEPS) as parts:
+        await there.until_offered(lost, *others)
+        instance = await active(there, 1, hosts=(lost.uuid,))
+        there.simulation.ironic.restore([each for each in there.nodes if each.uuid != lost.uuid])
+        words = f"instance {instance} lives here by the books, and Ironic has no such node any more"
+
+        async def is_told() -> bool:
+            state = await there.cloud.instance(instance)
+            return state is not None and (state.state, state.reason) == ("active", words)
+
+        await until(is_told, words)
+        await until_swept(parts)
+        (alarm,) = [each for each in statuses(parts) if each.name == "believe what Ironic lists"]
+        assert alarm.state is PartState.FAILING
+        assert not (await there.row(lost)).is_deleted
+
+        await there.delete(instance)
+
+        async def is_held() -> bool:
+            deploy = (await there.row(lost)).deploy
+            return deploy is not None and deploy.progress == NO_NODE
 
         await until(is_held, "the delete is held")
         await until_swept(parts)

@@ -22,8 +22,7 @@ from ironic_sync.core.ring import Member, NodeHandover, Owned, Ring
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
 from ironic_sync.settings import DaemonRules
-from ironic_sync.store import RingView
-from ironic_sync.store_sql import IronicStore
+from ironic_sync.store_sql import IronicStore, RingView
 from kit.errors import Unavailable
 from kit.parts import PartState, statuses
 from tests.contracts.ironic_stores import open_ironic_stores

@@ -29,6 +29,7 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
     UndeployInstance,
+    UndeployOrdered,
 )
 from tests.unit.examples.values import (
     AFFINITY,
@@ -218,6 +219,7 @@ CELLS: tuple[Message, ...] = (
     DeployProgressed(
         cell="c1", instance=CONSUMER, attempt=2, host=ROOT, words="wait call-back", at_rest=True
     ),
+    UndeployOrdered(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, reason="attempt 2 of it has ended"),
     InstanceSpawned(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, kind="ironic", number=9),
     SpawnFailed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, reason="no disk", number=9),
     InstanceDestroyed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT),

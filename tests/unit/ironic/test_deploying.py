@@ -11,6 +11,7 @@ from engine.flavors import Flavor
 from ironic_sync.core import deploying
 from ironic_sync.core.deploying import (
     NO_EFFECT_MAX,
+    NO_NODE,
     REFUSALS_MAX,
     Again,
     AttachVif,
@@ -137,6 +138,14 @@ def test_a_node_that_ironic_does_not_know_has_failed_and_has_nothing() -> None:
     assert next_step(DEPLOY, Seen(None)) == Fail("the node is deleted in Ironic")
     assert next_step(UNDEPLOY, Seen(None)) == Gone()
     assert next_step(FAILED, Seen(None)) == Gone()
+
+
+def test_an_answer_404_ends_no_delete_of_what_was_active_until_somebody_says_that_the_node_is_gone() -> None:
+    row = NodeRow(id=NODE_ID, deployed=Deployed(cell="c1", instance=OURS, attempt=UNDEPLOY.attempt))
+
+    assert next_step(UNDEPLOY, Seen(None, row=row)) == WaitForNode(NO_NODE)
+    assert next_step(UNDEPLOY, Seen(None, row=structs.replace(row, is_deleted=True))) == Gone()
+    assert next_step(FAILED, Seen(None, row=structs.replace(row, deployed=None))) == Gone()
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from ironic_sync.core.ordering import (
     read_again,
     read_as_gone,
 )
-from ironic_sync.core.rows import NodeRow
-from tests.unit.ironic.captured import a_node
-from tests.unit.ironic.node_rows import KNOWN, SECOND, T0
+from ironic_sync.core.rows import Deployed, NodeRow
+from tests.unit.ironic.captured import a_node, a_word
+from tests.unit.ironic.deploys import OURS
+from tests.unit.ironic.node_rows import KNOWN, SECOND, T0, after
 
 BELIEF = Belief(few=2, share=0.2, after_s=60)
 
@@ -52,6 +53,25 @@ def test_what_stays_missing_is_believed_whatever_else_goes() -> None:
     long, short = (structs.replace(KNOWN, missing_since_us=T0 - seconds * SECOND) for seconds in (60, 59))
 
     assert missing(long, short, short, short, known=4) == ([long], [short] * 3)
+
+
+def test_a_node_with_an_instance_is_never_believed_to_be_gone_until_somebody_says_so() -> None:
+    used = structs.replace(KNOWN, deployed=Deployed(cell="c1", instance=OURS, attempt=1))
+    ripe = structs.replace(used, missing_since_us=T0 - 60 * SECOND)
+
+    assert missing(used, known=100) == ([], [used])
+    assert missing(ripe, known=100) == ([], [ripe])
+
+    held = read_as_gone(used, used.version, T0)
+    assert held == held_missing(used, used.version, T0)
+    assert held is not None
+    assert (held.is_deleted, held.missing_since_us) == (False, T0)
+    assert held.trouble == f"instance {OURS} lives here by the books, and Ironic has no such node any more"
+    assert believed_missing(held).is_deleted
+    # A notification that came late says it, too.
+    late = after(held, a_word(T0 - SECOND, kind="delete", is_deleted=True))
+    assert (late.is_deleted, late.missing_since_us) == (True, 0)
+    assert read_as_gone(late, late.version, T0 + SECOND) is late
 
 
 def test_a_missing_node_is_held_and_says_so_until_it_is_back_or_believed() -> None:

@@ -179,6 +179,13 @@ HOSTS: dict[str, dict[str, str]] = {
         "host": "the host as it is now",
         "deleted": "the host was deleted: this is its last state",
     },
+    "UndeployOrdered": {
+        "cell": "the node's cell",
+        "instance": "the instance, whose attempt has ended",
+        "attempt": "that attempt",
+        "host": "the node's id",
+        "reason": "why the daemon has ordered it",
+    },
     "HostSetting": {
         "mode": "`up`, `draining`, `down` or `dead`, as in `host.set`",
         "reason": "why",
