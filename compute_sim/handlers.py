@@ -16,6 +16,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from msgspec import Struct, structs
 
@@ -31,7 +32,7 @@ from bus.messages.cell import (
     StopInstance,
 )
 from bus.messages.hosts import CheckHost, HostsNotHere
-from bus.workers.handling import Handler, Handlers, Received, Said, Tell
+from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.set_aside import FailedRows, RowWork
 from compute_sim.core.attempts import (
@@ -40,7 +41,6 @@ from compute_sim.core.attempts import (
     AttemptRecord,
     AttemptState,
     BuildOrder,
-    Condition,
     Dead,
     HostOrder,
     answered_again,
@@ -345,15 +345,11 @@ class Fleet:
 
         Unknown ids are left out: stored instances may be on hosts that this process was not started with again.
         """
-        return [root for root in roots if self._condition(root, at_s) == WELL]
-
-    def unwell(self, roots: Iterable[ProviderId], at_s: float) -> list[ProviderId]:
-        """Those of these hosts and pools that cannot send messages now. Unknown ids count as such."""
-        return [root for root in roots if self._condition(root, at_s) != WELL]
-
-    def _condition(self, root: ProviderId, at_s: float) -> Condition | None:
-        known = self._reported.get(root.int)
-        return None if known is None else known.condition(at_s)
+        return [
+            root
+            for root in roots
+            if (known := self._reported.get(root.int)) is not None and known.condition(at_s) == WELL
+        ]
 
     def next_changes(self, at_s: float) -> dict[ProviderId, float]:
         """When each host changes next, after `at_s`; without those that never do."""
@@ -477,24 +473,21 @@ def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:
         await tx.save([attempts[key] for key in touched])
         return [*said, *_not_here(fleet, missing)]
 
-    return {**dict.fromkeys(ORDERS, on_orders), CheckHost: _checks(fleet)}
+    return {**dict.fromkeys(ORDERS, on_orders), CheckHost: partial(_on_checks, fleet)}
 
 
-def _checks(fleet: Fleet) -> Handler:
-    async def on_checks(orders: Sequence[Received[CheckHost]], tx: ComputeStore) -> list[Said]:
-        at_s = fleet.clock_s()
-        said = _not_here(fleet, [item for item in orders if fleet.get(item.message.host) is None])
-        # A host that cannot send now lists its attempts when it can again.
-        well = {*fleet.well([item.message.host for item in orders], at_s)}
-        attempts = await tx.of_hosts(well)
-        said += [
-            Tell(holdings(item.message, attempts.get(item.message.host, ())), item)
-            for item in orders
-            if item.message.host in well
-        ]
-        return said
-
-    return on_checks
+async def _on_checks(fleet: Fleet, orders: Sequence[Received[CheckHost]], tx: ComputeStore) -> list[Said]:
+    at_s = fleet.clock_s()
+    said = _not_here(fleet, [item for item in orders if fleet.get(item.message.host) is None])
+    # A host that cannot send now lists its attempts when it can again.
+    well = {*fleet.well([item.message.host for item in orders], at_s)}
+    attempts = await tx.of_hosts(well)
+    said += [
+        Tell(holdings(item.message, attempts.get(item.message.host, ())), item)
+        for item in orders
+        if item.message.host in well
+    ]
+    return said
 
 
 def _not_here(fleet: Fleet, orders: Sequence[Received[HostOrder] | Received[CheckHost]]) -> list[Said]:

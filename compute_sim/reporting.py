@@ -498,7 +498,9 @@ class AttemptLister(Periodic):
 
     def touch(self, hosts: Iterable[ProviderId]) -> None:
         """Note those of these hosts that cannot send now: they are listed when they can again."""
-        self._unlisted.update(dict.fromkeys(self._fleet.unwell(hosts, self._fleet.clock_s())))
+        named = [*hosts]
+        well = {*self._fleet.well(named, self._fleet.clock_s())}
+        self._unlisted.update(dict.fromkeys([host for host in named if host not in well]))
 
     async def _list(self) -> None:
         self.touch(self._fleet)

@@ -28,7 +28,7 @@ _attempt = msgspec.json.Decoder(AttemptRecord).decode
 
 
 class SqlComputeStore(ComputeStore):
-    """Keeps a compute's attempts in memory and in a table. `open_compute_store` creates it and reads the table."""
+    """Keeps a compute's attempts in memory and in a table. `kept_attempts` creates it and reads the table."""
 
     def __init__(self, database: Database, cell: str, clock_s: Callable[[], float]) -> None:
         super().__init__(clock_s)
@@ -78,27 +78,15 @@ class SqlComputeStore(ComputeStore):
         await self._database.close()
 
 
-async def open_compute_store(
-    url: str, cell: str, clock_s: Callable[[], float], settings: DatabaseSettings | None = None
-) -> SqlComputeStore:
-    """Open the store of a cell's hosts with its content."""
-    store = SqlComputeStore(open_database(url, pool_size=POOL_SIZE, settings=settings), cell, clock_s)
-    try:
-        await store.read()
-    except BaseException:
-        await store.close()
-        raise
-    return store
-
-
 @asynccontextmanager
 async def kept_attempts(
     url: str, cell: str, settings: DatabaseSettings | None = None
 ) -> AsyncIterator[SqlComputeStore]:
     """The store of a cell's hosts with its content, and with its tables, which are made or brought up to date."""
     await upgrade(url, "compute_sim", settings)
-    store = await open_compute_store(url, cell, Elapsed(), settings)
+    store = SqlComputeStore(open_database(url, pool_size=POOL_SIZE, settings=settings), cell, Elapsed())
     try:
+        await store.read()
         yield store
     finally:
         await store.close()

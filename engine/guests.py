@@ -303,10 +303,6 @@ def read_node_count(asked: GuestKeys) -> int | None:
     return int(said)
 
 
-def names_cells(asked: GuestKeys) -> bool:
-    return bool(asked.numbered(CPUS) or asked.numbered(MEMORY))
-
-
 def read_cells(asked: GuestKeys, nodes: int, dedicated: frozenset[int]) -> tuple[GuestCell, ...]:
     """The cells of a guest whose processors with the numbers in `dedicated` are dedicated ones."""
     cpus, memory = asked.numbered(CPUS), asked.numbered(MEMORY)
@@ -416,7 +412,9 @@ def _read_reading(asked: GuestKeys) -> GuestShape:
     policy = _cpu_policy(asked)
     nodes, (page_size, page_kib) = read_node_count(asked), read_page_size(asked)
     threads, emulator = _thread_policy(asked, policy), _emulator_threads(asked, policy)
-    has_cells = bool(nodes or page_size or names_cells(asked)) or (policy != "shared" and flavor.vcpus > 0)
+    has_cells = bool(nodes or page_size or asked.numbered(CPUS) or asked.numbered(MEMORY)) or (
+        policy != "shared" and flavor.vcpus > 0
+    )
     cells: tuple[GuestCell, ...] = ()
     if has_cells and not asked.problems and _is_countable(asked):
         cells = read_cells(asked, nodes or 1, _dedicated(asked, policy))
@@ -577,8 +575,9 @@ def cells_of(
         return ()
     page_kib = page_kib_of(share)
     if not _is_of_size(shape, page_kib):
+        wanted = "large" if shape.page_size == "large" else memory_class(shape.page_kib)
         raise ShareDiffersError(
-            f"the share has memory in {memory_class(page_kib)}, and the guest asks for {_size_in_words(shape)}"
+            f"the share has memory in {memory_class(page_kib)}, and the guest asks for {wanted}"
         )
     given = {provider: _of_cells(share[provider]) for provider in cells if provider in share}
     left = {provider: amounts for provider, amounts in given.items() if amounts}
@@ -606,10 +605,6 @@ def _is_of_size(shape: GuestShape, page_kib: int) -> bool:
             return page_kib > 0
         case _:
             return page_kib == shape.page_kib
-
-
-def _size_in_words(shape: GuestShape) -> str:
-    return shape.page_size if shape.page_size == "large" else memory_class(shape.page_kib)
 
 
 def _of_cells(amounts: Amounts) -> dict[str, int]:

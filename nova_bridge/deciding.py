@@ -205,7 +205,7 @@ class NovaSearch(Search):
                     structs.replace(held, share=structs.replace(held.share, amounts=rest)) if rest else None
                 )
                 choice = Choice(name=state.name, share=share, kind=state.kind)
-                self.outcome = Holds(state.cell, held.attempt, choice)
+                self.outcome = Holds(state.cell, choice, attempt=held.attempt)
                 return True
         return False
 

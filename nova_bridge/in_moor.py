@@ -59,12 +59,14 @@ def nova_scheduler(
     them may run, also beside nova-schedulers.
     """
     operating.begin()
-    from nova_bridge.shadow.wiring import run_in_shadow
-    from nova_bridge.wiring import run as run_in_place
+    from nova_bridge.shadow.wiring import parts_in_shadow
+    from nova_bridge.wiring import parts_in_place, run
 
-    run = run_in_shadow if shadow else run_in_place
+    role, parts_of = ("nova-shadow", parts_in_shadow) if shadow else ("nova-scheduler", parts_in_place)
     run_worker(
         run(
+            role,
+            parts_of,
             command_settings(nova_bus=nova_bus).addresses,
             tuned(NOVA),
             tuned(SCHEDULER, others=scheduler_flags(settings)),

@@ -116,7 +116,7 @@ class HttpBooks(PartGroup):
         self._revisions = itertools.count(1)
         self._shapes = itertools.count(1)
         self._members: dict[ConsumerId, GroupMember] = {}
-        self._shared = SharedRuns(self._read_all_contents)
+        self._shared = SharedRuns(partial(self._read, with_contents=True))
         self.whole = asyncio.Event()
         self.providers_read = 0
         super().__init__(
@@ -166,9 +166,6 @@ class HttpBooks(PartGroup):
 
     async def _look(self) -> None:
         await self._read(with_contents=not self.whole.is_set())
-
-    async def _read_all_contents(self) -> None:
-        await self._read(with_contents=True)
 
     async def _read(self, *, with_contents: bool) -> None:
         async with self._reading:

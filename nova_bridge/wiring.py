@@ -174,10 +174,25 @@ class OpenedNova(NamedTuple):
     placement: PlacementApi
 
 
-PartsOfNova = Callable[[OpenedNova], tuple[Part, ...]]
+# Makes the parts of a worker that stands in for nova-scheduler, or beside it.
+PartsOfNova = Callable[[OpenedNova, NovaSettings, SchedulerSettings], tuple[Part, ...]]
+
+
+def parts_in_place(nova: OpenedNova, settings: NovaSettings, choice: SchedulerSettings) -> tuple[Part, ...]:
+    return nova_parts(
+        nova.link,
+        nova.keeper,
+        settings,
+        choice,
+        api=nova.placement,
+        beside=(nova.keeper,),
+        look_again=nova.keeper.read_soon,
+    )
 
 
 async def run(
+    role: str,
+    parts_of: PartsOfNova,
     addresses: Addresses,
     settings: NovaSettings,
     choice: SchedulerSettings,
@@ -188,34 +203,6 @@ async def run(
     health_at: str = "",
 ) -> None:
     """Raises BadSetting if it is not said where Nova and placement are."""
-
-    def parts(nova: OpenedNova) -> tuple[Part, ...]:
-        return nova_parts(
-            nova.link,
-            nova.keeper,
-            settings,
-            choice,
-            api=nova.placement,
-            beside=(nova.keeper,),
-            look_again=nova.keeper.read_soon,
-        )
-
-    await run_for_nova(
-        "nova-scheduler", parts, addresses, settings, account, api_db=api_db, bus=bus, health_at=health_at
-    )
-
-
-async def run_for_nova(
-    role: str,
-    parts: PartsOfNova,
-    addresses: Addresses,
-    settings: NovaSettings,
-    account: OpenStackSettings,
-    *,
-    api_db: str,
-    bus: BusSettings,
-    health_at: str = "",
-) -> None:
     async with AsyncExitStack() as stack:
         api = _nova_of(settings, account)
         stack.push_async_callback(api.close)
@@ -234,7 +221,7 @@ async def run_for_nova(
         )
         await run_worker(
             about(role, brokers=(addresses.nova_bus_url,)),
-            parts(OpenedNova(link, keeper, api, placement)),
+            parts_of(OpenedNova(link, keeper, api, placement), settings, choice),
             bus.drain_ms_max / 1000,
             stations=(link,),
             health_at=health_at,

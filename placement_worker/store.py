@@ -24,7 +24,17 @@ AdminDecision = BatchDecision[WriteVerdict, ClaimChanges]
 DecideAllocations = Callable[[Ledger], AdminDecision]
 
 
-class Unpublished(Struct, frozen=True):
+class LoggedChanges(Struct, frozen=True, omit_defaults=True):
+    """What the change log has as it is published: providers that are gone, and consumers and members of groups."""
+
+    gone: tuple[ProviderGone, ...] = ()
+    claimed: tuple[Holder, ...] = ()
+    ended: tuple[Holder, ...] = ()
+    joined: tuple[GroupMember, ...] = ()
+    left: tuple[Holder, ...] = ()
+
+
+class Unpublished(LoggedChanges, frozen=True, kw_only=True):
     """The changes in the log since a cursor: whole providers, and the usage of those of which nothing else changed.
 
     `cursor` says how far this reading came, in the store's own format. `is_cut`: the reading stopped at its limit, so
@@ -33,12 +43,7 @@ class Unpublished(Struct, frozen=True):
 
     cursor: str
     providers: tuple[ProviderState, ...] = ()
-    gone: tuple[ProviderGone, ...] = ()
     usage: tuple[ProviderUsage, ...] = ()
-    claimed: tuple[Holder, ...] = ()
-    ended: tuple[Holder, ...] = ()
-    joined: tuple[GroupMember, ...] = ()
-    left: tuple[Holder, ...] = ()
     is_cut: bool = False
 
 

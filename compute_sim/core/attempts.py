@@ -250,13 +250,9 @@ def next_step(known: AttemptRecord | None, order: HostOrder) -> Step:
 
 def _is_late(known: AttemptRecord, order: HostOrder) -> bool:
     """Has the host obeyed a later order to stop, to start or to rebuild before, or this same rebuild?"""
-    match order:
-        case RespawnInstance(number=number) if number == known.rebuild:
-            return True
-        case StopInstance() | StartInstance() | RespawnInstance():
-            return rank_of(order) < known.rank
-        case _:
-            return False
+    is_same = isinstance(order, RespawnInstance) and order.number == known.rebuild
+    # Other orders have a rank below all others.
+    return is_same or 0 <= rank_of(order) < known.rank
 
 
 def _is_being_destroyed(known: AttemptRecord, order: HostOrder) -> bool:

@@ -89,6 +89,12 @@ def parts_of(text: str, field: str, pattern: re.Pattern[str], form: str) -> re.M
     return found
 
 
+def check_once(names: Sequence[str], field: str) -> None:
+    """Raises ValueError if a setting has one of these names twice."""
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{field} has the name {twice!r} twice, each name may be there once")
+
+
 # Physical networks that each simulated host reaches, as settings name them: NAME=KILOBITS.
 
 
@@ -156,9 +162,7 @@ def read_pools(texts: Iterable[str], cell: str) -> tuple[Pool, ...]:
     Each pool's name gets the cell's name in front.
     """
     pools = tuple([_read_pool(text, cell) for text in texts])
-    names = [pool.name.removeprefix(f"{cell}-") for pool in pools]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"pools has the name {twice!r} twice, each name may be there once")
+    check_once([pool.name.removeprefix(f"{cell}-") for pool in pools], "pools")
     return pools
 
 

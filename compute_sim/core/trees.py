@@ -22,7 +22,6 @@ from bus.messages.placement import (
 from engine.inventories import (
     AggregateId,
     ConsumerId,
-    InventoryState,
     ProviderId,
     ProviderState,
     ReportedInventory,
@@ -394,14 +393,13 @@ def _provider_of(state: ProviderState) -> TreeProvider:
         id=state.id,
         name=state.name,
         parent=state.parent,
-        inventories={name: _inventory_of(stock) for name, stock in state.inventories.items()},
+        inventories={
+            name: ReportedInventory(*[getattr(stock, field) for field in ReportedInventory.__struct_fields__])
+            for name, stock in state.inventories.items()
+        },
         traits=frozenset(state.traits),
         aggregates=frozenset(state.aggregates),
     )
-
-
-def _inventory_of(stock: InventoryState) -> ReportedInventory:
-    return ReportedInventory(*[getattr(stock, field) for field in ReportedInventory.__struct_fields__])
 
 
 def moved(before: Allocations, after: Allocations) -> Sequence[ConsumerId]:

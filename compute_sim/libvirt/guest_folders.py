@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -20,6 +21,7 @@ from compute_sim.libvirt.work import AtStep, WorkFailed
 from engine.flavors import Flavor, Image, InstanceId
 from engine.inventories import ConsumerId
 
+T = TypeVar("T")
 Order = SpawnInstance | ReceiveInstance | RespawnInstance
 NotedOrder = Order | AdoptGuest
 _NOTED = "ordered.json"
@@ -78,12 +80,7 @@ class GuestFolder:
 
     def kept(self) -> KeptOrder | None:
         """The order that was last begun; None if none was."""
-        try:
-            return msgspec.json.decode((self.path / _KEPT).read_bytes(), type=KeptOrder)
-        except FileNotFoundError:
-            return None
-        except msgspec.MsgspecError as wrong:
-            raise WorkFailed(f"{self.path / _KEPT} cannot be read: {wrong}") from wrong
+        return self._read(_KEPT, KeptOrder)
 
     def note(self, order: NotedOrder) -> None:
         """Note an order that is to be obeyed, for a compute that has lost its database."""
@@ -162,12 +159,15 @@ class GuestFolder:
 
     def adopted(self) -> AdoptedDomain | None:
         """The domain that was adopted as this attempt; None if it was built here."""
+        return self._read(_ADOPTED, AdoptedDomain)
+
+    def _read(self, name: str, kind: type[T]) -> T | None:
         try:
-            return msgspec.json.decode((self.path / _ADOPTED).read_bytes(), type=AdoptedDomain)
+            return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except msgspec.MsgspecError as wrong:
-            raise WorkFailed(f"{self.path / _ADOPTED} cannot be read: {wrong}") from wrong
+            raise WorkFailed(f"{self.path / name} cannot be read: {wrong}") from wrong
 
     def keep_adopted(self, domain: AdoptedDomain) -> None:
         self.write(_ADOPTED, msgspec.json.encode(domain))

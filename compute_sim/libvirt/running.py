@@ -115,7 +115,11 @@ async def libvirt_parts(
     The attempts are stored in the database; without one, in an SQLite file in the folder.
     """
     libvirt = structs.replace(libvirt, networks=settings.networks, pools=settings.pools)
-    drivers = _drivers(libvirt, settings.cell, at_step)
+    images, peers = CachedImages(libvirt), dict["ProviderId", "GuestWork"]()
+    drivers = [
+        LibvirtDriver(host, libvirt, images, peers, at_step, cell=settings.cell)
+        for host in libvirt.all_hosts()
+    ]
     async with AsyncExitStack() as opened:
         with _used(libvirt.folder):
             opened.enter_context(await asyncio.to_thread(_lock, libvirt.folder, settings.cell, station.name))
@@ -165,12 +169,6 @@ def _lock(folder: str, cell: str, name: str) -> TextIO:
 async def _close(drivers: Sequence[LibvirtDriver]) -> None:
     """Close them at the same time: each may have work that hangs."""
     await asyncio.gather(*[asyncio.to_thread(each.close) for each in drivers])
-
-
-def _drivers(libvirt: LibvirtRules, cell: str, at_step: Callable[[str], None]) -> Sequence[LibvirtDriver]:
-    images = CachedImages(libvirt)
-    peers: dict[ProviderId, GuestWork] = {}
-    return [LibvirtDriver(host, libvirt, images, peers, at_step, cell=cell) for host in libvirt.all_hosts()]
 
 
 def _seeing(drivers: Sequence[LibvirtDriver]) -> Periodic:

@@ -11,7 +11,7 @@ from uuid import UUID, uuid5
 
 from msgspec import Meta, Struct, structs
 
-from compute_sim.core.hosts import parts_of, read_networks
+from compute_sim.core.hosts import check_once, parts_of, read_networks
 from compute_sim.libvirt.core.layout import (
     HostOffer,
     read_devices,
@@ -289,9 +289,7 @@ class LibvirtSettings(Struct, frozen=True):
         for text in self.hosts:
             match = parts_of(text, "hosts", _HOST, "NAME=URI such as a=qemu:///system, or a URI alone")
             found.append(LibvirtHost(match["name"] or socket.gethostname(), match["uri"]))
-        names = [each.name for each in found]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"hosts has the name {twice!r} twice, each name may be there once")
+        check_once([each.name for each in found], "hosts")
         return tuple(found)
 
     @property

@@ -274,23 +274,17 @@ def fit(
                 fits = fits & giving
                 shared = None if shared is None else shared & giving
             slots.append(ColumnSlot(group.suffix, resources, suits.worth, fits, shared))
-    pools = _fitting_pools(index, slots, scope)
+    pools = {
+        row: index.reached_from(row)
+        for row in sorted(index.sharing - scope.barred)
+        if any(slot.shared is not None and slot.shared[row] for slot in slots)
+    }
     for slot in slots:
         roots = roots & _served(index, slot, pools)
     if not roots.any():
         return None
     cells = index.traits.having_any((CELL_TRAIT,), index.everywhere) if query.near else None
     return FittingProviders(tuple(slots), having_traits, roots, pools, cells)
-
-
-def _fitting_pools(
-    index: ProviderIndex, slots: Sequence[ColumnSlot], scope: SearchScope
-) -> Mapping[int, Rows]:
-    return {
-        row: index.reached_from(row)
-        for row in sorted(index.sharing - scope.barred)
-        if any(slot.shared is not None and slot.shared[row] for slot in slots)
-    }
 
 
 def _charge(index: ProviderIndex, group: Group, budget: Budget) -> None:

@@ -182,7 +182,10 @@ def other_way(
 def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Chosen]:
     """Choose a host for each of these equal instances, as far as hosts have room."""
     chosen: list[Chosen] = []
-    spares: tuple[int, ...] = _SPARES if _may_search_late(batch, spec) else ()
+    # Hosts are ranked first, and searched only when an instance takes them, unless the result of the search is a part of the rank: if the
+    # request prefers traits or classes, or if weighers compare hosts.
+    searches_late = batch.draft.must_search(spec) and not (spec.prefers_something or batch.weighing.compares)
+    spares: tuple[int, ...] = _SPARES if searches_late else ()
     while len(chosen) < instances:
         left = 1 if _one_by_one(batch, spec) else instances - len(chosen)
         more, is_over = _choose_in_pool(batch, spec, left, spares[0] if spares else None)
@@ -193,13 +196,6 @@ def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Cho
             break
         spares = spares[1:]
     return chosen
-
-
-def _may_search_late(batch: _Batch, spec: InstanceSpec) -> bool:
-    """May hosts be ranked first, and searched only when an instance takes them? The result of the search is a part of
-    the rank if the request prefers traits or classes, or if weighers compare hosts.
-    """
-    return batch.draft.must_search(spec) and not spec.prefers_something and not batch.weighing.compares
 
 
 def _one_by_one(batch: _Batch, spec: InstanceSpec) -> bool:

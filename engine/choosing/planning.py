@@ -262,7 +262,12 @@ def relaxations(draft: Draft, spec: InstanceSpec, plugins: Plugins, qualify: int
     """
     counting = _Counting(draft, spec, plugins, qualify)
     demands = list(_demands(spec))[:DEMANDS_MAX]
-    found = [one for demand in demands if (one := _mildest(counting, demand))]
+    # Of each demand the mildest change that helps.
+    found = [
+        one
+        for demand in demands
+        if (one := next((it for change in demand if (it := counting.relaxed((change,)))), None))
+    ]
     if not found and not qualify:
         mild = [demand[0] for demand in demands]
         found = [one for pair in combinations(mild, 2) if (one := counting.relaxed(pair))]
@@ -272,10 +277,6 @@ def relaxations(draft: Draft, spec: InstanceSpec, plugins: Plugins, qualify: int
     if not qualify:
         shown = sorted(map(counting.with_most, shown), key=lambda each: -each.hosts)
     return tuple(Relaxation(change=each.words, hosts=each.hosts) for each in shown)
-
-
-def _mildest(counting: "_Counting", demand: _Demand) -> _Found | None:
-    return next((one for change in demand if (one := counting.relaxed((change,)))), None)
 
 
 def _least(counting: "_Counting", demands: Sequence[_Demand]) -> _Found | None:

@@ -36,19 +36,13 @@ from engine.refusals import (
 # The outcomes of a search for a host.
 
 
-class Holds(Struct, frozen=True):
+class Holds(Chosen, frozen=True, kw_only=True):
     """The outcome of a search that found a host: placement has granted the share of `choice` for this attempt. `is_new`
-    is false if the instance held the share already, by an earlier claim.
+    is false if the instance held the share already, by an earlier claim: then nothing is known of other hosts.
     """
 
-    cell: str
     attempt: int
-    choice: Choice
-    alternates: tuple[Choice, ...] = ()
     is_new: bool = False
-    # How many hosts there were, and how many of them qualified; 0 for a claim of an earlier try.
-    hosts: int = 0
-    qualified: int = 0
     # The flavors of alternates that are for another flavor than the choice, by host.
     other_flavors: Mapping[ProviderId, Flavor] = {}
 
@@ -171,7 +165,7 @@ def outcome_of_held(
     choices = () if chosen is None or chosen.cell != host.cell else (chosen.choice, *chosen.alternates)
     others = [other for other in choices if other.share.host != host.id]
     choice = Choice(name=host.name, share=share, kind=host.kind)
-    return Holds(host.cell, held.attempt, choice, tuple(others[:alternates_max]))
+    return Holds(host.cell, choice, tuple(others[:alternates_max]), attempt=held.attempt)
 
 
 def amounts_of(share: Share) -> dict[str, int]:

@@ -316,7 +316,14 @@ class Trees(KnownProviders):
         return taken
 
     def _changed(self, before: ProviderState | None, after: ProviderState | None) -> None:
-        if before is not None and after is not None and _is_usage_alone(before, after):
+        if (
+            before is not None
+            and after is not None
+            and before.shape == after.shape
+            and before.root.int == after.root.int
+            and before.name == after.name
+        ):
+            # Only its usage.
             tree = self.with_provider[after.internal]
             tree.providers[after.internal] = after
             self._used.append((tree, after))
@@ -388,10 +395,6 @@ class Trees(KnownProviders):
             for state in tree.providers.values()
             if resource in state.inventories
         )
-
-
-def _is_usage_alone(before: ProviderState, after: ProviderState) -> bool:
-    return before.shape == after.shape and before.root.int == after.root.int and before.name == after.name
 
 
 # Which hosts have which images cached, as they told last; hosts are named by their rows.

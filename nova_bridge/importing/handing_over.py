@@ -219,7 +219,8 @@ class HandingOver:
         report = structs.replace(report, copied=copied)
         if refused:
             return structs.replace(report, reasons=tuple(refused))
-        if differences := await self._until_equal(host, plan):
+        # The host has answered, and the cell has told the API level: then nothing differs.
+        if differences := await what_remains(partial(self._differences, host, plan), SETTLING, SETTLE_S):
             return structs.replace(report, reasons=tuple(differences))
         after = await self._databases.host(nova.cell, nova.name)
         if since := self._reasons(after):
@@ -350,10 +351,6 @@ class HandingOver:
                 order, plan.needs[order.instance], views.get(order.instance), is_asked=order.instance in views
             )
         return found
-
-    async def _until_equal(self, host: HostState, plan: HostPlan) -> Sequence[str]:
-        """The host has answered, and the cell has told the API level: then nothing differs. Otherwise what differs at the end."""
-        return await what_remains(partial(self._differences, host, plan), SETTLING, SETTLE_S)
 
 
 def _no_compute(row: HostRow) -> str:

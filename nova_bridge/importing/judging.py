@@ -115,7 +115,7 @@ def _of_allocations(host: NovaHost) -> Iterator[str]:
         if abroad:
             yield f"instance {consumer} also holds something of {', '.join(abroad)}: it is on one host only"
     for each in host.instances:
-        if _must_hold(each) and each.id not in host.held:
+        if each.state in STATES and each.id not in host.held:
             yield (
                 f"instance {each.id} holds nothing in Nova's placement: "
                 f"`nova-manage placement heal_allocations --instance {each.id}`"
@@ -125,10 +125,6 @@ def _of_allocations(host: NovaHost) -> Iterator[str]:
 def _is_host(resource: str) -> bool:
     """Disk, addresses and the like may come from a sharing provider."""
     return resource in ("VCPU", "PCPU", "MEMORY_MB")
-
-
-def _must_hold(instance: NovaInstance) -> bool:
-    return instance.state in STATES
 
 
 def _leftover(host: NovaHost, consumer: str, type_: str) -> str:

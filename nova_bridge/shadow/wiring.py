@@ -11,16 +11,13 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from bus.addresses import Addresses
 from bus.rabbit.rpc import ForeignQueue, RabbitRpc, RpcDelivery
-from bus.settings import BusSettings
 from bus.workers.consuming import consumer
 from bus.workers.sending import Link
 from engine.flavors import InstanceId
 from engine.picture.picture import Picture
 from engine.requests import COUNT_MAX
 from kit.errors import Operational
-from kit.keystone import OpenStackSettings
 from kit.metrics import Labels, Readings
 from kit.parts import Periodic, Supervised
 from kit.process import Part
@@ -36,7 +33,7 @@ from nova_bridge.serving import SELECT, VERSION, NovaCasts, open_rpc, rpc_queues
 from nova_bridge.settings import NOVA, NovaSettings
 from nova_bridge.shadow.choosing import LOOK_AT_S, AsksServer, CopiedRequest, ShadowChooser, ShadowFollower
 from nova_bridge.shadow.notes import NotesFile, open_notes
-from nova_bridge.wiring import LOOK_S, OpenedNova, follow_settings, forced_plugins, plugins_of, run_for_nova
+from nova_bridge.wiring import LOOK_S, OpenedNova, follow_settings, forced_plugins, plugins_of
 from scheduler_worker.metrics import SHADOW_COPIES
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
@@ -299,36 +296,18 @@ class FollowingPart(Periodic):
             self._follower.end_all("the worker stopped before Nova's choice was seen")
 
 
-# Runs a worker in shadow mode as a process.
-
-
-async def run_in_shadow(
-    addresses: Addresses,
-    settings: NovaSettings,
-    choice: SchedulerSettings,
-    *,
-    account: OpenStackSettings,
-    api_db: str,
-    bus: BusSettings,
-    health_at: str = "",
-) -> None:
-    """Raises BadSetting if it is not said where Nova and placement are, or if the file of notes cannot be written."""
+def parts_in_shadow(nova: OpenedNova, settings: NovaSettings, choice: SchedulerSettings) -> tuple[Part, ...]:
+    """Raises BadSetting if the file of notes cannot be written."""
     check_file(settings)
-
-    def parts(nova: OpenedNova) -> tuple[Part, ...]:
-        return shadow_parts(
-            nova.link,
-            nova.keeper,
-            settings,
-            choice,
-            api=nova.placement,
-            beside=(nova.keeper,),
-            asks_server=nova.api.server,
-            look_again=nova.keeper.read_soon,
-        )
-
-    await run_for_nova(
-        "nova-shadow", parts, addresses, settings, account, api_db=api_db, bus=bus, health_at=health_at
+    return shadow_parts(
+        nova.link,
+        nova.keeper,
+        settings,
+        choice,
+        api=nova.placement,
+        beside=(nova.keeper,),
+        asks_server=nova.api.server,
+        look_again=nova.keeper.read_soon,
     )
 
 

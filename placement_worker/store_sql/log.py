@@ -21,8 +21,8 @@ from msgspec import Struct, convert
 from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.types import UserDefinedType
 
-from bus.messages.placement import LogPosition, ProviderGone, RevisionsPage, SnapshotPage
-from engine.inventories import GroupMember, Holder, ProviderId, ProviderState, ProviderUsage
+from bus.messages.placement import LogPosition, RevisionsPage, SnapshotPage
+from engine.inventories import ProviderId, ProviderState, ProviderUsage
 from kit.errors import Transient
 from kit.sql import (
     PostgresDatabase,
@@ -35,7 +35,7 @@ from kit.sql import (
 )
 from kit.times import now
 from placement_worker.settings import CHANGES_MAX, FEED_ENTRIES
-from placement_worker.store import Unpublished
+from placement_worker.store import LoggedChanges, Unpublished
 from placement_worker.store_sql.names import (
     CachedNames,
     CachedVocabulary,
@@ -168,7 +168,7 @@ _ON_POSTGRESQL = "INSERT INTO change_log (written_by, at, body) VALUES (pg_curre
 ON_SQLITE = "INSERT INTO change_log (written_by, at, body) VALUES (0, ?, ?)"
 
 
-class LogEntry(Struct, frozen=True, omit_defaults=True):
+class LogEntry(LoggedChanges, frozen=True, kw_only=True, omit_defaults=True):
     """The changes of one write, as the change log stores them, with the internal ids of providers.
 
     `used` are providers of which only the usage changed, by claims; `providers` are those that changed otherwise. Their
@@ -177,11 +177,6 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
 
     providers: tuple[int, ...] = ()
     used: tuple[int, ...] = ()
-    gone: tuple[ProviderGone, ...] = ()
-    claimed: tuple[Holder, ...] = ()
-    ended: tuple[Holder, ...] = ()
-    joined: tuple[GroupMember, ...] = ()
-    left: tuple[Holder, ...] = ()
 
 
 _UNCHANGED = LogEntry()
@@ -202,10 +197,10 @@ def _joined(bodies: Sequence[bytes]) -> LogEntry:
         return _UNCHANGED
     entries = [decode(body) for body in bodies]
     return LogEntry(
-        *[
-            tuple([one for entry in entries for one in getattr(entry, name)])
+        **{
+            name: tuple([one for entry in entries for one in getattr(entry, name)])
             for name in LogEntry.__struct_fields__
-        ]
+        }
     )
 
 

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from compute_sim.store_sql import SqlComputeStore, open_compute_store
+from compute_sim.store_sql import POOL_SIZE, SqlComputeStore
+from kit.sql import open_database
 from tests.contracts.sql_stores import migrated_database
 
 STORES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
@@ -20,7 +21,8 @@ async def open_again(kind: str, clock_s: Callable[[], float]) -> AsyncIterator[A
     async with migrated_database(kind, "compute_sim") as url:
 
         async def again(cell: str) -> SqlComputeStore:
-            stores.append(await open_compute_store(url, cell, clock_s))
+            stores.append(SqlComputeStore(open_database(url, pool_size=POOL_SIZE), cell, clock_s))
+            await stores[-1].read()
             return stores[-1]
 
         try:

@@ -1,7 +1,6 @@
 """Writes the domain of a guest: what its plan says, and nothing that libvirt would have to choose."""
 
 from collections import Counter
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Literal, cast
 from uuid import UUID
@@ -48,7 +47,7 @@ def domain_xml(plan: GuestPlan) -> str:
     domain = Element("domain", type=plan.domain_type)
     _text(domain, "name", plan.domain)
     _text(domain, "uuid", str(plan.instance))
-    add_metadata(domain, _metadata(plan))
+    add_metadata(domain, plan)
     _text(domain, "memory", str(plan.memory_mb), unit="MiB")
     _add_memory_backing(domain, plan)
     _add_cpus(domain, plan)
@@ -65,18 +64,6 @@ def domain_xml(plan: GuestPlan) -> str:
     _add_devices(domain, plan)
     indent(domain)
     return tostring(domain, encoding="unicode")
-
-
-def _metadata(plan: GuestPlan) -> GuestMetadata:
-    return GuestMetadata(
-        instance=plan.instance,
-        attempt=plan.attempt,
-        cell=plan.cell,
-        name=plan.name,
-        share=plan.share,
-        dedicated=plan.dedicated,
-        mediated={each.uuid: each for each in plan.mediated},
-    )
 
 
 def _text(parent: Element, tag: str, text: str, **attributes: str) -> Element:
@@ -165,7 +152,8 @@ def _add_devices(domain: Element, plan: GuestPlan) -> None:
         SubElement(interface, "source", {nic.kind: nic.source})
         SubElement(interface, "model", type=nic.model or "virtio")
     for function in plan.functions:
-        _add_function(devices, function)
+        hostdev = SubElement(devices, "hostdev", mode="subsystem", type="pci", managed="yes")
+        SubElement(SubElement(hostdev, "source"), "address", _address(function.address))
     for mediated in plan.mediated:
         hostdev = SubElement(devices, "hostdev", mode="subsystem", type="mdev", model="vfio-pci")
         SubElement(SubElement(hostdev, "source"), "address", uuid=str(mediated.uuid))
@@ -195,11 +183,6 @@ def _add_disk(devices: Element, disk: GuestDisk, target: str) -> None:
         SubElement(element, "readonly")
 
 
-def _add_function(devices: Element, function: PlannedFunction) -> None:
-    hostdev = SubElement(devices, "hostdev", mode="subsystem", type="pci", managed="yes")
-    SubElement(SubElement(hostdev, "source"), "address", _address(function.address))
-
-
 def _address(text: str) -> dict[str, str]:
     """0000:81:00.1 as libvirt's attributes."""
     domain, bus, rest = text.split(":")
@@ -222,12 +205,8 @@ def as_foreign(text: str) -> ForeignGuest:
     return _foreign(read_xml(text, "domain"))
 
 
-def emulator_of(text: str) -> tuple[int, ...]:
-    """The CPUs that the emulator's threads are pinned to; empty if they may run anywhere."""
-    return _cpus(read_xml(text, "domain").find("cputune/emulatorpin"))
-
-
 def _plan(domain: Element, ours: GuestMetadata) -> GuestPlan:
+    known = {each.uuid: each for each in ours.mediated}
     return GuestPlan(
         instance=ours.instance,
         attempt=ours.attempt,
@@ -245,9 +224,7 @@ def _plan(domain: Element, ours: GuestMetadata) -> GuestPlan:
         cells=_cells(domain),
         functions=_functions(domain),
         # One that is not in the metadata was added to the domain by hand.
-        mediated=tuple(
-            ours.mediated.get(uuid) or PlannedMediated(uuid, "", "") for uuid in _mediated(domain)
-        ),
+        mediated=tuple(known.get(uuid) or PlannedMediated(uuid, "", "") for uuid in _mediated(domain)),
         disks=tuple(map(_disk, domain.findall("devices/disk"))),
         nics=_nics(domain),
         kernel=domain.findtext("os/kernel") or "",
@@ -283,20 +260,19 @@ def _cpus(element: Element | None, name: str = "cpuset") -> tuple[int, ...]:
 
 
 def _cells(domain: Element) -> tuple[DomainCell, ...]:
-    nodes = _host_cells(domain)
-    return tuple(
-        DomainCell(_cpus(cell, "cpus"), _kib(cell, "memory") // 1024, nodes.get(number))
-        for number, cell in enumerate(domain.findall("cpu/numa/cell"))
-    )
-
-
-def _host_cells(domain: Element) -> Mapping[int, int]:
-    """The host's cell of each of the guest's, where it has exactly one."""
-    found = {
+    nodes = {
         number_in(attribute(each, "cellid"), each, "the cellid"): _cpus(each, "nodeset")
         for each in domain.findall("numatune/memnode")
     }
-    return {number: nodes[0] for number, nodes in found.items() if len(nodes) == 1}
+    return tuple(
+        DomainCell(
+            _cpus(cell, "cpus"),
+            _kib(cell, "memory") // 1024,
+            # The host's cell, where it has exactly one.
+            where[0] if len(where := nodes.get(number, ())) == 1 else None,
+        )
+        for number, cell in enumerate(domain.findall("cpu/numa/cell"))
+    )
 
 
 def _kib(element: Element, name: str) -> int:
@@ -389,7 +365,9 @@ def adopted(text: str, order: AdoptGuest, layout: HostLayout) -> str | NoPlan:
         return NoPlan(
             f"domain {domain.name} has the uuid {domain.uuid}, and is not instance {order.instance}"
         )
-    dedicated = _dedicated(domain, emulator_of(text), layout)
+    # Its emulator's threads may be pinned, too.
+    emulator = _cpus(read_xml(text, "domain").find("cputune/emulatorpin"))
+    dedicated = _dedicated(domain, emulator, layout)
     functions = [
         each for each in domain.functions if any(each in devices.functions for devices in layout.devices)
     ]
@@ -419,11 +397,11 @@ def adopted(text: str, order: AdoptGuest, layout: HostLayout) -> str | NoPlan:
             name=order.name,
             share=order.share,
             dedicated=dedicated,
-            mediated={
-                uuid: PlannedMediated(uuid, exist[uuid].type, exist[uuid].parent)
+            mediated=tuple(
+                PlannedMediated(uuid, exist[uuid].type, exist[uuid].parent)
                 for uuid in domain.mediated
                 if uuid in exist
-            },
+            ),
         )
     )
 

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 
 from msgspec import Struct, structs
 
-from compute_sim.core.hosts import Network, Pool, aggregate_of, parts_of, tree_of_pool
+from compute_sim.core.hosts import Network, Pool, aggregate_of, check_once, parts_of, tree_of_pool
 from compute_sim.libvirt.core.machine import (
     BadXmlError,
     HugePages,
@@ -122,11 +122,31 @@ class HostOffer(Struct, frozen=True, kw_only=True):
 
 
 def read_devices(texts: Iterable[str]) -> tuple[DeviceOffer, ...]:
-    return tuple(map(_read_device, texts))
+    form = (
+        "VENDOR:PRODUCT such as 8086:10ed, VENDOR:PRODUCT@ADDRESS with a pattern of addresses such as 8086:10ed@0000:81:*, "
+        "and =NETWORK after it for ports of this physical network"
+    )
+    found = [parts_of(text, "devices", _DEVICE, form) for text in texts]
+    # Ids and addresses are compared in small letters; a network's name stays as it is.
+    return tuple(
+        [
+            DeviceOffer(
+                vendor=(each["vendor"] or "*").lower(),
+                product=(each["product"] or "*").lower(),
+                address=(each["address"] or "*").lower(),
+                network=each["network"] or "",
+            )
+            for each in found
+        ]
+    )
 
 
 def read_mediated(texts: Iterable[str]) -> tuple[MediatedOffer, ...]:
-    offers = tuple(map(_read_mediated, texts))
+    form = "TYPE such as nvidia-35, TYPE@ADDRESS with a pattern of the GPUs' addresses, and =POOL after it for one pool of several GPUs"
+    found = [parts_of(text, "mediated_types", _TYPE, form) for text in texts]
+    offers = tuple(
+        [MediatedOffer(each["type"], each["address"] or "*", each["pool"] or "") for each in found]
+    )
     for pool in sorted({each.pool for each in offers if each.pool}):
         types = dict.fromkeys(each.type for each in offers if each.pool == pool)
         if len(types) > 1:
@@ -137,35 +157,9 @@ def read_mediated(texts: Iterable[str]) -> tuple[MediatedOffer, ...]:
 
 
 def read_pages(texts: Iterable[str]) -> tuple[PagesKept, ...]:
-    return tuple(map(_read_pages, texts))
-
-
-def _read_device(text: str) -> DeviceOffer:
-    found = parts_of(
-        text,
-        "devices",
-        _DEVICE,
-        "VENDOR:PRODUCT such as 8086:10ed, VENDOR:PRODUCT@ADDRESS with a pattern of addresses such as 8086:10ed@0000:81:*, "
-        "and =NETWORK after it for ports of this physical network",
-    )
-    # Ids and addresses are compared in small letters; a network's name stays as it is.
-    vendor, product, address = (found[each] or "*" for each in ("vendor", "product", "address"))
-    return DeviceOffer(vendor.lower(), product.lower(), address.lower(), found["network"] or "")
-
-
-def _read_mediated(text: str) -> MediatedOffer:
-    found = parts_of(
-        text,
-        "mediated_types",
-        _TYPE,
-        "TYPE such as nvidia-35, TYPE@ADDRESS with a pattern of the GPUs' addresses, and =POOL after it for one pool of several GPUs",
-    )
-    return MediatedOffer(found["type"], found["address"] or "*", found["pool"] or "")
-
-
-def _read_pages(text: str) -> PagesKept:
-    found = parts_of(text, "pages_reserved", _PAGES, "CELL:KIB=COUNT such as 0:2048=512")
-    return PagesKept(int(found["cell"]), int(found["kib"]), int(found["count"]))
+    form = "CELL:KIB=COUNT such as 0:2048=512"
+    found = [parts_of(text, "pages_reserved", _PAGES, form) for text in texts]
+    return tuple([PagesKept(*map(int, each.group("cell", "kib", "count"))) for each in found])
 
 
 # Which providers a host's devices are, and what each of them gives.
@@ -361,23 +355,22 @@ class SharedPool(Struct, frozen=True):
 
 
 def read_sharing(texts: Iterable[str], field: str) -> tuple[SharingOffer, ...]:
-    offers = tuple([_read(text, field) for text in texts])
-    names = [each.name for each in offers]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"{field} has the name {twice!r} twice, each name may be there once")
-    return offers
-
-
-def _read(text: str, field: str) -> SharingOffer:
-    found = parts_of(
-        text,
-        field,
-        _WRITTEN,
+    form = (
         "NAME, as libvirt calls it; behind it =AGGREGATE, the id of an aggregate whose provider another one reports, and @HOSTS, a "
-        "pattern of the hosts that share it",
+        "pattern of the hosts that share it"
     )
-    id_ = found["aggregate"]
-    return SharingOffer(found["name"], AggregateId(UUID(id_)) if id_ else None, found["hosts"] or "*")
+    found = [parts_of(text, field, _WRITTEN, form) for text in texts]
+    check_once([each["name"] for each in found], field)
+    return tuple(
+        [
+            SharingOffer(
+                each["name"],
+                AggregateId(UUID(each["aggregate"])) if each["aggregate"] else None,
+                each["hosts"] or "*",
+            )
+            for each in found
+        ]
+    )
 
 
 def shared_with(offers: Iterable[SharingOffer], host: str) -> list[SharingOffer]:

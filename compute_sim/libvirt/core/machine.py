@@ -259,7 +259,12 @@ def _feature_names(cpus: Iterable[Element]) -> tuple[str, ...]:
 def _read_cell(cell: Element) -> MachineCell:
     number = number_in(cell.get("id"), cell, "the id")
     cpus = cell.findall("cpus/cpu")
-    threads = {number_in(cpu.get("id"), cpu, "the id"): _threads_of(cpu) for cpu in cpus}
+    threads = {
+        number_in(cpu.get("id"), cpu, "the id"): tuple(
+            sorted({*cpus_in(cpu, "siblings"), number_in(cpu.get("id"), cpu, "the id")})
+        )
+        for cpu in cpus
+    }
     memory = cell.find("memory")
     pages = [
         HugePages(size, number_in(each.text, each, "the count"))
@@ -279,11 +284,6 @@ def _page_kib(pages: Element) -> int:
     if (unit := pages.get("unit", "KiB")) != "KiB":
         raise BadXmlError(f"<pages> has the unit {unit!r}, must be KiB")
     return number_in(pages.get("size"), pages, "the size")
-
-
-def _threads_of(cpu: Element) -> tuple[int, ...]:
-    own = number_in(cpu.get("id"), cpu, "the id")
-    return tuple(sorted({*cpus_in(cpu, "siblings"), own}))
 
 
 def _read_guest_kind(guest: Element) -> GuestKind:
@@ -412,7 +412,12 @@ def _read_function(device: Element, capability: Element) -> PciFunction:
     virtual = inner.get("virt_functions")
     types = inner.get("mdev_types")
     return PciFunction(
-        address=_own_address(capability),
+        address="{:04x}:{:02x}:{:02x}.{:x}".format(
+            *(
+                number_in(child(capability, name).text, capability, f"the {name}")
+                for name in ("domain", "bus", "slot", "function")
+            )
+        ),
         vendor=_id_of(capability, "vendor"),
         product=_id_of(capability, "product"),
         numa_node=-1 if numa is None else number_in(numa.get("node"), numa, "the node"),
@@ -422,14 +427,6 @@ def _read_function(device: Element, capability: Element) -> PciFunction:
         mediated_types=() if types is None else tuple(map(_read_type, types.findall("type"))),
         node_device=text_at(device, "name"),
     )
-
-
-def _own_address(capability: Element) -> str:
-    domain, bus, slot, function = (
-        number_in(child(capability, name).text, capability, f"the {name}")
-        for name in ("domain", "bus", "slot", "function")
-    )
-    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
 
 
 def _id_of(capability: Element, name: str) -> str:

@@ -139,14 +139,6 @@ class PlannedCpus(Struct, frozen=True):
     emulator: tuple[int, ...]
 
 
-def planned_cpus(
-    flavor: Flavor, shape: GuestShape, share: Mapping[ProviderId, Amounts], taken: Taken
-) -> PlannedCpus:
-    if shape.cells:
-        return _by_cell(shape, share, taken)
-    return _anywhere(flavor, shape, share, taken)
-
-
 def pinned_anew(plan: GuestPlan, taken: Taken) -> GuestPlan:
     """The plan of a guest whose shared CPUs are where the host offers shared CPUs now: other settings may have made some of them
     dedicated, or the host may have other cells. Its dedicated CPUs stay. `taken` has the other guests.
@@ -361,10 +353,13 @@ def plan_guest(
 
 
 def _plan(order: GuestOrder, layout: HostLayout, taken: Taken, known: ProviderTree | None) -> GuestPlan:
-    shape = _shape_of(order)
+    shape = read_guest(order.flavor, order.image_properties)
+    if not isinstance(shape, GuestShape):
+        raise CannotGiveError("; ".join(f"{each.field} is {each.value!r}: {each.reason}" for each in shape))
     share = by_provider(order.share)
     _check_providers(share, layout, known)
-    cpus = planned_cpus(order.flavor, shape, share, taken)
+    of_cells = shape.cells and _by_cell(shape, share, taken)
+    cpus = of_cells or _anywhere(order.flavor, shape, share, taken)
     memory = planned_memory(order.flavor, shape, share, layout)
     page_kib = page_kib_of(share)
     check_pages(share, taken, page_kib)
@@ -394,13 +389,6 @@ def _plan(order: GuestOrder, layout: HostLayout, taken: Taken, known: ProviderTr
         console_log=order.console_log,
     )
     return with_hardware(plan, order, layout)
-
-
-def _shape_of(order: GuestOrder) -> GuestShape:
-    shape = read_guest(order.flavor, order.image_properties)
-    if isinstance(shape, GuestShape):
-        return shape
-    raise CannotGiveError("; ".join(f"{each.field} is {each.value!r}: {each.reason}" for each in shape))
 
 
 def _check_providers(

@@ -64,20 +64,35 @@ class CpuTopology(Struct, frozen=True):
     threads: int
 
 
-class GuestPlan(Struct, frozen=True, kw_only=True):
-    """A guest of this host: whose attempt it is, what it holds, and how it is built.
-
-    `pins` are the host CPUs on which each of the guest's CPUs may run. `dedicated` are the host CPUs that only this guest uses:
-    those of its dedicated CPUs, of its emulator, and the idle threads beside these if the thread policy is isolate.
-    """
+class OwnGuest(Struct, frozen=True, kw_only=True):
+    """A guest of this host: whose attempt it is, and what it holds."""
 
     instance: InstanceId
     attempt: int
     cell: str
     share: Share
     name: str = ""
-    # How the domain is called.
+
+
+class BuiltGuest(OwnGuest, frozen=True, kw_only=True):
+    """A guest with how its domain is called, and its files."""
+
     domain: str
+    disks: tuple[GuestDisk, ...] = ()
+    nics: tuple[GuestNic, ...] = ()
+    kernel: str = ""
+    ramdisk: str = ""
+    cmdline: str = ""
+    console_log: str = ""
+
+
+class GuestPlan(BuiltGuest, frozen=True, kw_only=True):
+    """A guest as it is built.
+
+    `pins` are the host CPUs on which each of the guest's CPUs may run. `dedicated` are the host CPUs that only this guest uses:
+    those of its dedicated CPUs, of its emulator, and the idle threads beside these if the thread policy is isolate.
+    """
+
     domain_type: str
     arch: str
     machine_type: str = ""
@@ -94,14 +109,8 @@ class GuestPlan(Struct, frozen=True, kw_only=True):
     topology: CpuTopology | None = None
     functions: tuple[PlannedFunction, ...] = ()
     mediated: tuple[PlannedMediated, ...] = ()
-    disks: tuple[GuestDisk, ...] = ()
-    nics: tuple[GuestNic, ...] = ()
-    kernel: str = ""
-    ramdisk: str = ""
-    cmdline: str = ""
     firmware: Literal["", "efi"] = ""
     video: str = ""
-    console_log: str = ""
 
 
 class ForeignMemory(Struct, frozen=True):
@@ -138,26 +147,14 @@ def by_provider(share: Share) -> Mapping[ProviderId, Mapping[str, int]]:
 # What a driver says of a guest that it is to build.
 
 
-class GuestOrder(Struct, frozen=True, kw_only=True):
+class GuestOrder(BuiltGuest, frozen=True, kw_only=True):
     """A guest to build: what its order says, and the files that the driver has made for it.
 
-    The domain is called `domain`, which must be free on the machine.
+    The name of its domain must be free on the machine.
     """
 
-    instance: InstanceId
-    attempt: int
-    cell: str
     flavor: Flavor
-    share: Share
-    domain: str
-    name: str = ""
     image_properties: Mapping[str, str] = {}
-    disks: tuple[GuestDisk, ...] = ()
-    nics: tuple[GuestNic, ...] = ()
-    kernel: str = ""
-    ramdisk: str = ""
-    cmdline: str = ""
-    console_log: str = ""
 
 
 # What a domain says of its guest in an element of our own: whose it is, and what libvirt's elements do not tell.
@@ -172,18 +169,12 @@ _SPECIAL = re.compile("[\\\\\x00-\x1f\x7f-\x9f\u2028\ud800-\udfff\ufffe\uffff]")
 _ESCAPED = re.compile(r"\\([0-9a-f]{4})")
 
 
-class GuestMetadata(Struct, frozen=True, kw_only=True):
-    instance: InstanceId
-    attempt: int
-    cell: str
-    name: str
-    share: Share
+class GuestMetadata(OwnGuest, frozen=True, kw_only=True):
     dedicated: tuple[int, ...]
-    # By the uuid.
-    mediated: dict[UUID, PlannedMediated]
+    mediated: tuple[PlannedMediated, ...]
 
 
-def add_metadata(domain: Element, ours: GuestMetadata) -> None:
+def add_metadata(domain: Element, ours: GuestPlan) -> None:
     SubElement(domain, "metadata").append(_element(ours))
 
 
@@ -195,7 +186,7 @@ def metadata_xml(ours: GuestMetadata) -> str:
     return tostring(element, encoding="unicode")
 
 
-def _element(ours: GuestMetadata) -> Element:
+def _element(ours: GuestMetadata | GuestPlan) -> Element:
     guest = Element(
         _tag("guest"),
         instance=str(ours.instance),
@@ -216,7 +207,7 @@ def _element(ours: GuestMetadata) -> Element:
         SubElement(share, _tag("shape"), root=str(shape.root), shape=str(shape.shape))
     if ours.dedicated:
         SubElement(guest, _tag("dedicated"), cpus=cpus_in_words(ours.dedicated))
-    for device in ours.mediated.values():
+    for device in ours.mediated:
         attributes = {"uuid": str(device.uuid), "type": _escape(device.type), "parent": device.parent}
         SubElement(guest, _tag("mediated"), attributes)
     return guest
@@ -240,7 +231,14 @@ def read_metadata(domain: Element) -> GuestMetadata | None:
         name=_unescape(attribute(guest, "name")),
         share=Share(
             host=ProviderId(_uuid(share, "host")),
-            amounts=tuple(map(_amount, share.findall(_tag("amount")))),
+            amounts=tuple(
+                ResourceAmount(
+                    provider=ProviderId(_uuid(each, "provider")),
+                    resource=_unescape(attribute(each, "class")),
+                    amount=_number(each, "amount"),
+                )
+                for each in share.findall(_tag("amount"))
+            ),
             shapes=tuple(
                 ShapeSeen(root=ProviderId(_uuid(each, "root")), shape=_number(each, "shape"))
                 for each in share.findall(_tag("shape"))
@@ -248,15 +246,7 @@ def read_metadata(domain: Element) -> GuestMetadata | None:
             instances_max=_number(share, "instances_max"),
         ),
         dedicated=() if dedicated is None else cpus_in(dedicated, "cpus"),
-        mediated={device.uuid: device for device in devices},
-    )
-
-
-def _amount(element: Element) -> ResourceAmount:
-    return ResourceAmount(
-        provider=ProviderId(_uuid(element, "provider")),
-        resource=_unescape(attribute(element, "class")),
-        amount=_number(element, "amount"),
+        mediated=tuple(devices),
     )
 
 

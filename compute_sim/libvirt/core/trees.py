@@ -6,7 +6,7 @@ from uuid import uuid5
 
 import os_traits
 
-from compute_sim.core.hosts import Host, Network
+from compute_sim.core.hosts import Host
 from compute_sim.core.trees import ProviderTree, TreeProvider
 from compute_sim.libvirt.core.guest_hardware import DISK_BUSES, FIRMWARES, NIC_MODELS, VIDEO_MODELS, X86
 from compute_sim.libvirt.core.layout import (
@@ -39,7 +39,17 @@ def tree_of(layout: HostLayout, foreign: Sequence[ForeignGuest] = ()) -> Provide
         _root(layout, foreign),
         *_cells(layout, foreign),
         *(_devices(layout, each, foreign) for each in layout.devices),
-        *(_network(layout, each) for each in layout.offer.networks),
+        # Of the host's ports on each network, as Neutron's agents report it.
+        *(
+            TreeProvider(
+                id=ProviderId(uuid5(layout.root, f"network-{each.name}")),
+                name=f"{layout.offer.name}:{each.name}",
+                parent=layout.root,
+                inventories=dict.fromkeys(BANDWIDTHS, ReportedInventory(total=each.kilobits)),
+                traits=frozenset({each.trait, NORMAL_PORTS}),
+            )
+            for each in layout.offer.networks
+        ),
     )
     return ProviderTree(layout.root, {each.id: each for each in providers})
 
@@ -168,18 +178,6 @@ def _total(layout: HostLayout, devices: OfferedDevices) -> int:
     )
 
 
-def _network(layout: HostLayout, network: Network) -> TreeProvider:
-    """The provider of the host's ports on this network, as Neutron's agents report it."""
-    bandwidth = ReportedInventory(total=network.kilobits)
-    return TreeProvider(
-        id=ProviderId(uuid5(layout.root, f"network-{network.name}")),
-        name=f"{layout.offer.name}:{network.name}",
-        parent=layout.root,
-        inventories=dict.fromkeys(BANDWIDTHS, bandwidth),
-        traits=frozenset({network.trait, NORMAL_PORTS}),
-    )
-
-
 def _inventory(total: int, reserved: int, ratio: float = 1.0) -> ReportedInventory:
     # What is reserved cannot be more than the total, which matters when a host shrinks.
     return ReportedInventory(total=total, reserved=min(reserved, total), allocation_ratio=ratio)
@@ -221,7 +219,7 @@ def traits_of(machine: Machine, offer: HostOffer) -> frozenset[str]:
     return frozenset(
         (
             "COMPUTE_NODE",
-            *_of_arch(machine.arch),
+            *_KNOWN.intersection((f"HW_ARCH_{as_name(machine.arch)}",)),
             *_of_cpu(machine, offer),
             *_of_guests(machine, offer),
             *offer.traits,
@@ -261,11 +259,6 @@ def _of_feature(feature: str, arch: str) -> tuple[str, ...]:
             return (f"HW_CPU_X86_AVX512{feature.upper()}",)
     plain = f"HW_CPU_{prefix}_{re.sub('[^A-Z0-9]', '', feature.upper())}"
     return (plain,) if plain in _KNOWN else (f"CUSTOM_CPU_{prefix}_{as_name(feature)}",)
-
-
-def _of_arch(arch: str) -> Iterable[str]:
-    if (trait := f"HW_ARCH_{as_name(arch)}") in _KNOWN:
-        yield trait
 
 
 def _of_guests(machine: Machine, offer: HostOffer) -> Iterable[str]:
