@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple, TypeVar
-from uuid import UUID
 
 from msgspec import structs
 
@@ -46,8 +45,9 @@ from scheduler_worker.core.aggregates import (
     still_has,
     with_order,
 )
+from scheduler_worker.host_orders import host_id_in
 from scheduler_worker.outbox import OutboxTransaction
-from scheduler_worker.requests.reading import rejected, rejection
+from scheduler_worker.requests.reading import AskAll, rejected, rejection
 from scheduler_worker.store_sql import SchedulerStore, SchedulerTransaction
 
 # Adds hosts to an aggregate and removes them. Placement stores which hosts these are: each provider names its
@@ -56,8 +56,6 @@ from scheduler_worker.store_sql import SchedulerStore, SchedulerTransaction
 # A write replaces all aggregates of a provider. So the write names the provider's generation from the picture: if
 # somebody else has changed the provider meanwhile, placement refuses the write, and it is made anew.
 
-
-AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
 # Claims move generations, too: on a busy host some tries fail.
 TRIES_MAX = 20
@@ -100,11 +98,8 @@ class AggregateMembership:
         ]
         if rows:
             return [columns.ids[row] for row in rows]
-        try:
-            host = ProviderId(UUID(named))
-        except ValueError:
-            return []
-        return [host] if self._picture.row_of(host) >= 0 else []
+        host = host_id_in(named)
+        return [] if host is None or self._picture.row_of(host) < 0 else [host]
 
     def of(self, hosts: Mapping[str, ProviderId]) -> dict[str, tuple[AggregateId, ...]]:
         """The aggregates that each of these hosts is in."""

@@ -1,26 +1,360 @@
-"""What cells publish for every scheduler to hear, on their own brokers or on the API level's."""
+"""What this process knows of cells: which are down, their workers and how fast they are, and what guests in them say on their consoles."""
 
+import asyncio
+import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
-from msgspec import structs
+from msgspec import Struct, structs
 
 from bus.message import Message
-from bus.messages.cell import ConsoleTold
-from bus.messages.cloud import ConductorAlive, Durations, StageTimes, WorkerAlive, WorkerHeard
-from bus.topology import broker_user_of
-from bus.workers.handling import Received
+from bus.messages.build import CellHeard, CellLife
+from bus.messages.cell import AskConsole, ConsoleFound, ConsoleTold, TellConsole
+from bus.messages.cloud import (
+    AskCells,
+    CellsFound,
+    CellState,
+    ConductorAlive,
+    ConductorHeard,
+    Durations,
+    InstanceCount,
+    StageTimes,
+    WorkerAlive,
+    WorkerHeard,
+)
+from bus.topology import CELL0, broker_user_of
+from bus.workers.handling import Answer, Handlers, ReadOnly, Received, Said
+from bus.workers.publisher import Outgoing
 from bus.workers.running import STAGES
-from bus.workers.station import is_silent
-from kit.errors import Unavailable
+from bus.workers.station import Station, is_silent
+from engine.inventories import CellName
+from engine.picture.picture import Picture
+from kit.errors import Operational, Unavailable
 from kit.metrics import BUCKETS_S, quantile
-from kit.parts import Periodic, Status
-from scheduler_worker.cell_questions import ConsoleRelay
+from kit.parts import Background, Periodic, Status, mark_seen
+from scheduler_worker.core.instances.rows import UNANSWERED
 from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.registry import CellRegistry
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import InstanceQuery, KnownCell, SchedulerStore
+
+# The cells that this process knows: when a conductor of each was last heard, and which cells are down.
+#
+# Only heartbeats of conductors that say they can work count. A cell is down when none of these came for the time
+# `down_after`. If none has come to this process yet, the time counts from the moment when it learned of the cell: by its
+# row, by its hosts, or by a conductor that cannot work. A cell of which nothing was ever heard is unknown, and counts as up.
+
+
+# A cell's conductors may be started again and again: so many are remembered, the latest ones, and each for so long.
+CONDUCTORS_MAX = 16
+REMEMBERED_FOR = timedelta(minutes=15)
+
+
+class _Cell(Struct):
+    # The last heartbeat of a conductor that can work, and when the silence since then began to count.
+    heard_at: datetime | None
+    counts_from: datetime
+    # Their last heartbeats, each with its time, the latest last.
+    conductors: dict[str, tuple[datetime, ConductorAlive]]
+    # Why it is down, as the last look has found; empty while it is up.
+    told: str = ""
+    # When it was last found down.
+    down_at: datetime | None = None
+
+
+class CellRegistry:
+    def __init__(
+        self,
+        picture: Picture,
+        down_after: timedelta,
+        clock: Callable[[], datetime],
+        *,
+        is_avoided: bool = True,
+        trouble_at: Callable[[str], str] = lambda _: "",
+    ) -> None:
+        """With `is_avoided`, nothing new is built in a cell that is down. `trouble_at` says what is wrong with the
+        connection to a cell's own broker.
+        """
+        self._picture = picture
+        self._down_after = down_after
+        self._clock = clock
+        self._is_avoided = is_avoided
+        self._trouble_at = trouble_at
+        self._cells: dict[str, _Cell] = {}
+
+    def learn(self, rows: Iterable[KnownCell]) -> None:
+        """Take over rows about cells, read at start or written by another worker."""
+        now = self._clock()
+        for row in rows:
+            known = self._cells.setdefault(row.name, _Cell(None, now, {}))
+            # This process may not hear a cell that another one hears: it believes its own ears.
+            known.heard_at = row.heard_at if known.heard_at is None else max(known.heard_at, row.heard_at)
+
+    def learn_names(self, names: Iterable[str]) -> None:
+        """Learn of cells whose hosts were heard."""
+        now = self._clock()
+        for name in names:
+            self._cells.setdefault(name, _Cell(None, now, {}))
+
+    def hear(self, beat: ConductorAlive, speaks_for: str | None = None) -> None:
+        """Note a conductor's heartbeat. If its sender may speak for one cell only (`speaks_for`), other cells are ignored."""
+        now = self._clock()
+        if speaks_for not in (None, beat.cell):
+            return
+        cell = self._cells.setdefault(beat.cell, _Cell(None, now, {}))
+        # The latest is the last.
+        cell.conductors.pop(beat.conductor, None)
+        cell.conductors[beat.conductor] = now, beat
+        for name, (heard_at, _) in [*cell.conductors.items()]:
+            if len(cell.conductors) > CONDUCTORS_MAX or now - heard_at > REMEMBERED_FOR:
+                del cell.conductors[name]
+        if not beat.trouble:
+            cell.heard_at = cell.counts_from = now
+            if cell.told:
+                self.look()
+
+    def ended(self, conductor: str, name: str, speaks_for: str | None = None) -> None:
+        """Forget a conductor of this cell that has ended as it should: nobody has to look after it."""
+        cell = self._cells.get(name)
+        if cell is not None and speaks_for in (None, name):
+            cell.conductors.pop(conductor, None)
+
+    def look(self) -> None:
+        """Tell the picture which cells are down now, and why."""
+        for name, cell in self._cells.items():
+            cell.told = self._why_down(name, cell)
+            if cell.told:
+                cell.down_at = self._clock()
+        if self._is_avoided:
+            self._picture.put_cells_down(self.down)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._cells))
+
+    @property
+    def down(self) -> Mapping[str, str]:
+        """The cells that were down at the last look, and why."""
+        return {name: cell.told for name, cell in sorted(self._cells.items()) if cell.told}
+
+    def heard(self, name: str) -> CellHeard:
+        cell = self._cells.get(name)
+        if cell is None:
+            return CellHeard(cell=name, life="unknown")
+        life: CellLife = "down" if cell.told else "up" if cell.heard_at else "unknown"
+        return CellHeard(cell=name, life=life, heard_at=cell.heard_at, reason=cell.told)
+
+    def excuses(self, name: str, for_long: timedelta) -> bool:
+        """Do the silent hosts of this cell count as up, because the cell itself is down, or came back less than
+        `for_long` ago? Never, if schedulers avoid cells that are down: then nothing is chosen there anyway.
+        """
+        cell = self._cells.get(name)
+        if self._is_avoided or cell is None:
+            return False
+        if self._why_down(name, cell):
+            cell.down_at = self._clock()
+        return cell.down_at is not None and self._clock() - cell.down_at < for_long
+
+    def conductors_of(self, name: str) -> tuple[ConductorHeard, ...]:
+        """The conductors of this cell that were heard, the latest first."""
+        cell = self._cells.get(name)
+        return tuple(
+            [
+                ConductorHeard(
+                    name=beat.conductor,
+                    life="down" if beat.trouble or self._is_long_ago(heard_at) else "up",
+                    heard_at=heard_at,
+                    trouble=beat.trouble,
+                )
+                for heard_at, beat in reversed(cell.conductors.values() if cell else ())
+                if self._clock() - heard_at <= REMEMBERED_FOR
+            ]
+        )
+
+    def rows(self) -> list[KnownCell]:
+        """When each cell was last heard, as rows to write: a worker that starts reads them."""
+        return [
+            KnownCell(name, cell.heard_at)
+            for name, cell in sorted(self._cells.items())
+            if cell.heard_at is not None
+        ]
+
+    def _why_down(self, name: str, cell: _Cell) -> str:
+        if not self._is_long_ago(cell.counts_from):
+            return ""
+        last = "no conductor that can work was ever heard"
+        if cell.heard_at is not None:
+            last = f"no conductor that can work was heard since {cell.heard_at:%Y-%m-%d %H:%M:%S %Z}"
+        said = [
+            f"{beat.conductor} says: {beat.trouble}"
+            for at, beat in reversed(cell.conductors.values())
+            if beat.trouble and not self._is_long_ago(at)
+        ]
+        return "; ".join(filter(None, (last, *said[:1], self._trouble_at(name))))
+
+    def _is_long_ago(self, at: datetime) -> bool:
+        return self._clock() - at >= self._down_after
+
+
+# Passes questions for the consoles of guests on to the cells of the instances, and what is told back to the askers.
+#
+# A client has no user on a cell's broker, so a scheduler asks the cell's compute for it. A cell may not send answers, so it
+# publishes what it has as an event. Every scheduler hears this event, and the one that asked answers the client. A cell may
+# be slow or away, so no batch waits for its question. Each question is a task of its own, which ends with the cell's
+# event, or when its time is up.
+
+
+# So many questions may wait for cells at once.
+WAITING_MAX = 200
+# A user waits for the answer: a cell that is slower than this is called silent.
+ANSWER_S = 5.0
+_FULL = f"{WAITING_MAX} questions wait for cells already: ask again later"
+NONE_MAX = 255
+
+
+class ConsoleRelay:
+    """Passes clients' questions on to the compute of the instance's cell."""
+
+    def __init__(
+        self,
+        station: Station,
+        stations_of_cells: Mapping[str, Station],
+        store: SchedulerStore,
+        *,
+        clock: Callable[[], datetime],
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        # Open questions, by their names: the cell, and the future that its answer ends.
+        self._asked: dict[str, tuple[CellName, asyncio.Future[ConsoleTold]]] = {}
+        self._station = station
+        self._stations = stations_of_cells
+        self._store = store
+        self._answer_s = answer_s
+        self._background = Background()
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        async with self._background:
+            await self._stopping.wait()
+            self._background.cancel_all()
+
+    async def stop(self) -> None:
+        self._stopping.set()
+
+    def question_handlers(self) -> Handlers:
+        return {AskConsole: ReadOnly(self._on_console)}
+
+    async def _on_console(self, asks: Sequence[Received[AskConsole]]) -> list[Said]:
+        said: list[Said] = []
+        for ask in asks:
+            # A client repeats its question while the cell is slow.
+            if (ask.sender, ask.id) in self._background:
+                continue
+            if len(self._background) >= WAITING_MAX:
+                said.append(Answer(ask, ConsoleFound(none=_FULL)))
+            else:
+                self._background.start(self._relay(ask), (ask.sender, ask.id))
+        return said
+
+    async def _relay(self, ask: Received[AskConsole]) -> None:
+        answer = Outgoing(await self._found(ask.message), ask.id, ask.trace, to=ask.reply_to)
+        # If it cannot be sent, the asker asks again.
+        self._station.publisher.send_all((answer,)).add_done_callback(mark_seen)
+
+    async def _found(self, question: AskConsole) -> ConsoleFound:
+        query = InstanceQuery(instances=(question.instance,), project=question.project, limit=1)
+        rows = await self._store.instances(query)
+        if not rows:
+            return ConsoleFound(none=f"there is no instance {question.instance}")
+        state = rows[0].told
+        if not state.cell:
+            return ConsoleFound(none=f"the instance is {state.state} and in no cell: it has no console")
+        order = TellConsole(
+            cell=state.cell,
+            question=f"{self._station.name}-{next(self._numbers)}",
+            asked_at=self._clock(),
+            instance=question.instance,
+            start=question.start,
+            limit=question.limit,
+        )
+        try:
+            told = await self._told(order)
+        except TimeoutError:
+            return _silent(order.cell, f"no compute has told it within {self._answer_s:g} s")
+        except Operational as problem:
+            return _silent(order.cell, str(problem))
+        return ConsoleFound(
+            text=told.text,
+            start=told.start,
+            next=told.next,
+            size=told.size,
+            attempt=told.attempt,
+            none=told.none,
+        )
+
+    def hear(self, told: ConsoleTold) -> None:
+        cell, waiting = self._asked.get(told.question, ("", None))
+        if waiting is not None and cell == told.cell and not waiting.done():
+            waiting.set_result(told)
+
+    async def _told(self, order: TellConsole) -> ConsoleTold:
+        waiting: asyncio.Future[ConsoleTold] = asyncio.get_running_loop().create_future()
+        self._asked[order.question] = order.cell, waiting
+        publisher = self._stations.get(order.cell, self._station).publisher
+        sent = publisher.send(order)
+        sent.add_done_callback(mark_seen)
+        try:
+            async with asyncio.timeout(self._answer_s):
+                await sent
+                return await waiting
+        finally:
+            del self._asked[order.question]
+            publisher.withdraw(sent)
+
+
+def _silent(cell: CellName, why: str) -> ConsoleFound:
+    return ConsoleFound(none=f"cell {cell}: {why}"[:NONE_MAX])
+
+
+# Answers questions about cells: which are up, their conductors, and how many hosts and instances each has.
+
+
+def cell_questions(store: SchedulerStore, cells: CellRegistry, hosts: HostRegistry) -> Handlers:
+    async def on_ask_cells(asks: Sequence[Received[AskCells]]) -> list[Said]:
+        everywhere = cell_states(await store.instance_counts(), cells, hosts)
+        return [
+            Answer(
+                ask,
+                CellsFound(cells=tuple([each for each in everywhere if ask.message.name in ("", each.cell)])),
+            )
+            for ask in asks
+        ]
+
+    return {AskCells: ReadOnly(on_ask_cells)}
+
+
+def cell_states(counts: Iterable[InstanceCount], cells: CellRegistry, hosts: HostRegistry) -> list[CellState]:
+    instances, unanswered = Counter[str](), Counter[str]()
+    for each in counts:
+        if each.cell not in ("", CELL0):
+            instances[each.cell] += each.count
+            unanswered[each.cell] += each.count if each.state in UNANSWERED else 0
+    known, up = hosts.count_by_cell()
+    return [
+        CellState(
+            **structs.asdict(cells.heard(name)),
+            conductors=cells.conductors_of(name),
+            hosts=known[name],
+            hosts_up=up[name],
+            instances=instances[name],
+            waiting=unanswered[name],
+        )
+        for name in sorted({*cells.names, *known, *instances})
+    ]
+
 
 # Looks which cells are down, tells it in health and metrics, and keeps in the database when each was last heard.
 
@@ -168,7 +502,6 @@ def _padded(counts: tuple[int, ...]) -> "np.ndarray[tuple[int, ...], np.dtype[np
 
 # Workers may be started again and again: so many of a role and cell are remembered, the latest ones, and each for so long.
 WORKERS_MAX = 100
-REMEMBERED_FOR = timedelta(minutes=15)
 
 
 class WorkerRegistry:

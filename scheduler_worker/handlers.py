@@ -3,7 +3,7 @@
 queue                on the broker of   handlers
 scheduler.requests   the API level      `request_handlers`
 scheduler.events     the API level      `event_handlers`
-scheduler.events     a cell             `cell_broker_handlers`
+scheduler.events     a cell             `event_handlers`
 scheduler.questions  the API level      `question_handlers`: they read, and get no transaction.
 
 Every other handler gets an `OutboxTransaction`: it notes the rows whose messages must reach a broker (outbox.py).
@@ -12,6 +12,7 @@ Every other handler gets an `OutboxTransaction`: it notes the rows whose message
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 
 from msgspec import structs
 
@@ -33,7 +34,7 @@ from engine.inventories import ProviderId
 from engine.picture.picture import Picture
 from scheduler_worker.aggregates import AggregateMembership, AggregateOrders, aggregate_questions
 from scheduler_worker.applications import Applications
-from scheduler_worker.cell_questions import cell_questions
+from scheduler_worker.cells import CellRegistry, cell_questions
 from scheduler_worker.core.hosts import (
     HostLoad,
     cleaned,
@@ -46,27 +47,27 @@ from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.overview import use_of
 from scheduler_worker.questions import (
-    history_questions,
     instance_questions,
     on_unreadable_orders,
     on_unreadable_questions,
 )
-from scheduler_worker.registry import CellRegistry
 from scheduler_worker.requests.adopting import InstanceAdopter
 from scheduler_worker.requests.building import Builder
-from scheduler_worker.requests.cell_events import AlternatesFinder, ApiLevelRepeater, cell_event_handlers
-from scheduler_worker.requests.groups import group_order_handlers, group_questions
+from scheduler_worker.requests.cell_events import AlternatesFinder, Repeater, cell_event_handlers
 from scheduler_worker.requests.instance_orders import (
     RebuildImages,
     instance_order_handlers,
-    move_end_handlers,
 )
 from scheduler_worker.requests.limits import ProjectLimits
 from scheduler_worker.requests.moving import Mover
-from scheduler_worker.requests.stored_names import stored_name_orders, stored_name_questions
+from scheduler_worker.requests.stored_names import (
+    group_order_handlers,
+    group_questions,
+    stored_name_orders,
+    stored_name_questions,
+)
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import HostQuery
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import HostQuery, SchedulerStore
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +104,7 @@ def request_handlers(
         ),
         **mover.handlers(),
         **adopter.handlers(),
-        **move_end_handlers(picture, clock, know_hosts),
-        **host_order_handlers(registry, clock),
+        **host_order_handlers(registry, picture, clock),
         **remover.handlers(),
         **group_order_handlers(clock, settings.project_records_max),
         **stored_name_orders(builder.reader),
@@ -118,30 +118,22 @@ def request_handlers(
 
 def event_handlers(
     registry: HostRegistry,
-    applications: Applications,
     clock: Clock,
-    cells_apart: Collection[str],
     more_alternates: AlternatesFinder,
+    *,
+    cells_apart: Collection[str] = (),
+    repeater: Repeater,
 ) -> Handlers:
-    """Handlers of events on the API level's broker. Events wait there in their queue while no scheduler runs.
+    """Handlers of events on the API level's broker, or on a cell's own one. Events wait there in their queue while no scheduler
+    runs: a cell never connects to the broker of the API level.
 
     Two kinds of events are skipped. The cells in `cells_apart` have brokers of their own, and their events are read
     there. Events of cell0 are published by schedulers, which wrote them into the rows before.
     """
+    skipped = {CELL0, *cells_apart}
     return {
-        **cell_event_handlers(clock, skipped={CELL0, *cells_apart}, repeater=applications),
-        **more_alternates.handlers({CELL0, *cells_apart}),
-        **host_report_handlers(registry, clock),
-    }
-
-
-def cell_broker_handlers(registry: HostRegistry, clock: Clock, more_alternates: AlternatesFinder) -> Handlers:
-    """Handlers of events on a cell's own broker. Events wait there while no scheduler runs, since a cell never connects
-    to the broker of the API level.
-    """
-    return {
-        **cell_event_handlers(clock, skipped={CELL0}, repeater=ApiLevelRepeater()),
-        **more_alternates.handlers({CELL0}),
+        **cell_event_handlers(clock, skipped=skipped, repeater=repeater),
+        **more_alternates.handlers(skipped),
         **host_report_handlers(registry, clock),
     }
 
@@ -159,7 +151,6 @@ def question_handlers(
 ) -> Handlers:
     of_all: Handlers = {
         **instance_questions(store, cells),
-        **history_questions(store),
         **cell_questions(store, cells, registry),
         **host_questions(store, registry, picture),
         **group_questions(store, picture, catch_up),
@@ -285,7 +276,7 @@ def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
         transaction.when_committed(lambda: registry.forget(gone))
         return said
 
-    return {HostsReported: on_hosts_reported, **_cleaned_handlers(registry, clock)}
+    return {HostsReported: on_hosts_reported, HostCleaned: partial(_on_hosts_cleaned, registry, clock)}
 
 
 def _hear_beats(asks: Sequence[Received[HostsReported]], registry: HostRegistry) -> None:
@@ -294,28 +285,28 @@ def _hear_beats(asks: Sequence[Received[HostsReported]], registry: HostRegistry)
         registry.hear_beats(ask.message.cell, alive, ask.cell)
 
 
-def _cleaned_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
-    async def on_hosts_cleaned(
-        asks: Sequence[Received[HostCleaned]], transaction: OutboxTransaction
-    ) -> list[Said]:
-        store = await transaction.begun()
-        ids = sorted({ask.message.host for ask in asks})
-        written = {host.id: host for host in await store.lock_hosts(ids, ())}
-        changed: dict[ProviderId, HostState] = {}
-        said: list[Said] = []
-        for ask in asks:
-            before = written.get(ask.message.host)
-            if before is None or before.cell != ask.message.cell or ask.cell not in (None, before.cell):
-                continue
-            host = cleaned(before, ask.message.number)
-            if host is not before:
-                host = changed[host.id] = written[host.id] = structs.replace(host, sequence=host.sequence + 1)
-                said.append(Tell(HostChanged(cell=host.cell, host=host), ask))
-        await store.save_hosts(list(changed.values()), clock())
-        transaction.when_committed(lambda: registry.learn(changed.values()))
-        return said
-
-    return {HostCleaned: on_hosts_cleaned}
+async def _on_hosts_cleaned(
+    registry: HostRegistry,
+    clock: Clock,
+    asks: Sequence[Received[HostCleaned]],
+    transaction: OutboxTransaction,
+) -> list[Said]:
+    store = await transaction.begun()
+    ids = sorted({ask.message.host for ask in asks})
+    written = {host.id: host for host in await store.lock_hosts(ids, ())}
+    changed: dict[ProviderId, HostState] = {}
+    said: list[Said] = []
+    for ask in asks:
+        before = written.get(ask.message.host)
+        if before is None or before.cell != ask.message.cell or ask.cell not in (None, before.cell):
+            continue
+        host = cleaned(before, ask.message.number)
+        if host is not before:
+            host = changed[host.id] = written[host.id] = structs.replace(host, sequence=host.sequence + 1)
+            said.append(Tell(HostChanged(cell=host.cell, host=host), ask))
+    await store.save_hosts(list(changed.values()), clock())
+    transaction.when_committed(lambda: registry.learn(changed.values()))
+    return said
 
 
 # So many hosts are looked at for one question with a condition: to read and to judge them takes some 20 ms.

@@ -14,23 +14,21 @@ from bus.messages.hosts import DeleteHost, HostChanged, HostDeleted, HostSet, Se
 from bus.messages.placement import InventoryInUse
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell
 from engine.hosts import NODE, HostState, cell_and_name, host_in_cell, names_clash, why_ambiguous
-from engine.inventories import ProviderId, ProviderState, near, near_in_words
+from engine.inventories import ProviderId, ProviderState
 from engine.picture.picture import Picture
 from kit.errors import WrongAnswer
-from scheduler_worker.aggregates import AskAll
 from scheduler_worker.core.hosts import problem_of, why_unsure, with_mode, without_setting
 from scheduler_worker.core.instances.rows import InstanceRow, is_on_host
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.overview import use_of
-from scheduler_worker.requests.reading import rejection
-from scheduler_worker.store import ChangeQuery, HostQuery, InstanceQuery
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.requests.reading import AskAll, rejection
+from scheduler_worker.store_sql import ChangeQuery, HostQuery, InstanceQuery, SchedulerStore
 
 log = logging.getLogger(__name__)
 
 
-def host_order_handlers(registry: HostRegistry, clock: Callable[[], datetime]) -> Handlers:
+def host_order_handlers(registry: HostRegistry, picture: Picture, clock: Callable[[], datetime]) -> Handlers:
     async def on_set_hosts(asks: Sequence[Received[SetHost]], transaction: OutboxTransaction) -> list[Said]:
         store = await transaction.begun()
         names = {name for ask in asks for name in (ask.message.host, cell_and_name(ask.message.host)[1])}
@@ -42,7 +40,7 @@ def host_order_handlers(registry: HostRegistry, clock: Callable[[], datetime]) -
             order = ask.message
             named = hosts_called(order.host, hosts.values())
             if not named:
-                answers.append(Answer(ask, _unknown(order.host, registry)))
+                answers.append(Answer(ask, _unknown(order.host, picture)))
                 continue
             if len(cells := sorted({host.cell for host in named})) > 1:
                 answers.append(Answer(ask, rejection("host", order.host, names_clash(order.host, cells))))
@@ -85,9 +83,8 @@ def host_id_in(name: str) -> ProviderId | None:
         return None
 
 
-def _unknown(name: str, registry: HostRegistry) -> BuildRejected:
-    hint = near_in_words(near(name, registry.names())) or "; `moor host list` shows all hosts"
-    return rejection("host", name, f"there is no host of this name{hint}")
+def _unknown(name: str, picture: Picture) -> BuildRejected:
+    return rejection("host", name, f"{picture.no_host(name)}; `moor host list` shows all hosts")
 
 
 # Deletes a host from placement, from what its cell knows of its mode, and from the registry.
@@ -159,7 +156,7 @@ class HostRemover:
         """The host as it was, and the last state of its row, after it was deleted; or why it was not."""
         named = await self._called(name)
         if not named:
-            return _unknown(name, self._registry)
+            return _unknown(name, self._picture)
         if len(named) > 1:
             return rejection("host", name, why_ambiguous(name, named))
         host = self._registry.as_heard(named[0])

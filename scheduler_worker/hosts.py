@@ -43,8 +43,7 @@ from scheduler_worker.core.hosts import (
     word_for_cell,
 )
 from scheduler_worker.metrics import HOST_NAME_CLASHES
-from scheduler_worker.store import HostQuery, HostVersion
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import HostQuery, HostVersion, SchedulerStore
 
 log = logging.getLogger(__name__)
 
@@ -327,9 +326,6 @@ class HostRegistry:
         hosts = tuple(self.rows())
         return Counter(host.cell for host in hosts), Counter(host.cell for host in hosts if host.up)
 
-    def names(self) -> list[str]:
-        return sorted({host.name for host in self.rows()})
-
     def doubted(self) -> tuple[ProviderId, ...]:
         """The hosts of which another worker may just have written a row that this process has not read. They are those
         that placement has and that have no row here, and those whose mode forbids to use them: they may have been set
@@ -480,10 +476,6 @@ class HostWatch(Periodic):
         # The rows that were written lately, as they were read: each look finds them again for the time of the overlap.
         self._versions: dict[int, HostVersion] = {}
         self._all_read_at = clock()
-
-    @property
-    def readings(self) -> Readings:
-        return self._registry.readings
 
     async def look_again(self) -> None:
         """On return, the registry has every row of its doubted hosts that was written before the call."""

@@ -34,8 +34,7 @@ from kit.parts import Periodic, RowByRow
 from scheduler_worker.core.instances.history import with_history
 from scheduler_worker.core.instances.lifecycle import given_up
 from scheduler_worker.core.instances.rows import InstanceRow, messages_of
-from scheduler_worker.store import OutboxNote
-from scheduler_worker.store_sql import SchedulerStore, SchedulerTransaction
+from scheduler_worker.store_sql import OutboxNote, SchedulerStore, SchedulerTransaction
 
 # The rows of instances at which parts of a scheduler have met a bug (bus/workers/set_aside.py).
 

@@ -38,8 +38,7 @@ from engine.picture.picture import Picture
 from kit.errors import Operational
 from kit.metrics import Numbers, Readings, limited
 from kit.parts import Periodic
-from scheduler_worker.cell_questions import cell_states
-from scheduler_worker.cells import WorkerRegistry
+from scheduler_worker.cells import CellRegistry, WorkerRegistry, cell_states
 from scheduler_worker.hosts import HostRegistry, count_by_state, state_of
 from scheduler_worker.metrics import (
     CAPACITY,
@@ -53,7 +52,6 @@ from scheduler_worker.metrics import (
     WAITING,
     WAITING_OLDEST,
 )
-from scheduler_worker.registry import CellRegistry
 from scheduler_worker.store_sql import SchedulerStore
 
 # How much all hosts and pools of each cell have of each resource class, and how much of that is in use.
@@ -160,21 +158,6 @@ class Kept(Generic[T]):
 
 
 _LEVELS = (*"0123456789", FULL)
-
-
-def count_hosts(hosts: Iterable[HostState]) -> tuple[HostCount, ...]:
-    return tuple(
-        HostCount(state=state, cell=cell, kind=kind, count=count)
-        for (cell, kind, state), count in sorted(count_by_state(hosts).items())
-    )
-
-
-def uses_of(picture: Picture) -> tuple[ClassUse, ...]:
-    """What cells have of each class and use of it. A host that is down counts: its instances are still there."""
-    return tuple(
-        ClassUse(resource_class=name, cell=cell, used=each.used, capacity=each.capacity)
-        for (cell, name), each in sorted(capacities(picture).items())
-    )
 
 
 def use_of(picture: Picture, host: ProviderId) -> HostUse:
@@ -304,8 +287,15 @@ class Overviews:
             workers=workers,
             workers_left_out=len(everyone) - len(workers),
             instances=tuple(counts),
-            hosts=count_hosts(self._hosts.rows()),
-            uses=uses_of(self._picture),
+            hosts=tuple(
+                HostCount(state=state, cell=cell, kind=kind, count=count)
+                for (cell, kind, state), count in sorted(count_by_state(self._hosts.rows()).items())
+            ),
+            # A host that is down counts: its instances are still there.
+            uses=tuple(
+                ClassUse(resource_class=name, cell=cell, used=each.used, capacity=each.capacity)
+                for (cell, name), each in sorted(capacities(self._picture).items())
+            ),
             fill=fill_of(self._picture),
             waiting=WaitsForRoom(count=work.waiting, oldest=work.oldest_wait),
             moving=dict(work.moves),

@@ -46,23 +46,26 @@ from engine.picture.picture import Picture
 from engine.refusals import NoValidHost, PlannedFlavor
 from engine.requests import Alternative, InstanceSpec, with_specs
 from kit.errors import WrongAnswer
+from scheduler_worker.cells import CellRegistry
 from scheduler_worker.core.capabilities import capabilities, hosts_having
 from scheduler_worker.core.instances.history import alternatives_in, boot_of, decoded, details_of, with_end
 from scheduler_worker.core.instances.moves import why_stays_on_node
 from scheduler_worker.core.instances.rows import HostDecision, InstanceRow
 from scheduler_worker.host_orders import instances_on
-from scheduler_worker.registry import CellRegistry
 from scheduler_worker.requests.reading import RequestReader, joined_group, rejected, rejection
 from scheduler_worker.requests.stored_names import with_named
-from scheduler_worker.store import ChangeQuery, InstanceQuery
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import ChangeQuery, InstanceQuery, SchedulerStore
 
 # The fields that a question and the store's query have in common.
 _ASKED = tuple(name for name in InstanceQuery.__struct_fields__ if name in AskInstances.__struct_fields__)
 
 
 def instance_questions(store: SchedulerStore, cells: CellRegistry) -> Handlers:
-    return {AskInstances: answering(partial(_instances, store, cells))}
+    return {
+        AskInstances: answering(partial(_instances, store, cells)),
+        AskHistory: answering(partial(_history, store)),
+        AskMoves: answering(partial(_moves, store)),
+    }
 
 
 async def _instances(
@@ -140,13 +143,6 @@ def _why_not(wrong: Unreadable) -> BuildRejected:
 
 
 # Questions about what was ordered for instances, and about moves.
-
-
-def history_questions(store: SchedulerStore) -> Handlers:
-    return {
-        AskHistory: answering(partial(_history, store)),
-        AskMoves: answering(partial(_moves, store)),
-    }
 
 
 async def _history(store: SchedulerStore, question: AskHistory) -> HistoryFound:

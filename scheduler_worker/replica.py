@@ -68,27 +68,23 @@ class Progress:
         self.cursor = ""
         self._known: LogPosition | None = None
         self._first: LogPosition | None = None
-        self._last: LogPosition | None = None
+        # The last message of the feed that was heard.
+        self.last: LogPosition | None = None
         # The last cursor of the run, and its position.
         self._told: tuple[LogPosition, str] | None = None
 
     def heard(self, at: LogPosition, cursor: str) -> bool:
         """The picture has this message of the feed. Returns whether a message before it was missed."""
-        last = self._last
+        last = self.last
         if last is None or last.term != at.term or at.position > last.position + 1:
-            self._first, self._last, self._told = at, at, None
+            self._first, self.last, self._told = at, at, None
         elif at.position <= last.position:
             # A repeated message.
             return False
-        self._last = at
+        self.last = at
         if cursor:
             self._told = at, cursor
         return not self._join() and self._known is not None
-
-    @property
-    def heard_up_to(self) -> LogPosition | None:
-        """The last message of the feed that was heard."""
-        return self._last
 
     def read(self, published: LogPosition, cursor: str, heard: LogPosition | None = None) -> None:
         """The database was read as of this cursor; that includes every change published up to there. `heard` is the last
@@ -101,12 +97,12 @@ class Progress:
             and heard.term == published.term
             and heard.position > published.position + UNMARKED_MAX
         ):
-            self._first = self._last = self._told = None
+            self._first = self.last = self._told = None
         self._join()
 
     def _join(self) -> bool:
         """Continue at the end of the run, if it begins at or before the known position."""
-        known, first, last = self._known, self._first, self._last
+        known, first, last = self._known, self._first, self.last
         if known is None or first is None or last is None:
             return False
         if first.term != known.term or first.position > known.position + 1:
@@ -190,7 +186,7 @@ class CatchingUp:
     async def _read(self) -> None:
         granted_before = self._picture.granted_so_far()
         since, was_doubted = self._progress.cursor, self._is_doubted
-        heard = self._progress.heard_up_to
+        heard = self._progress.last
         first = await self._read_changes(since) if since and not was_doubted else None
         if first is None:
             first = await self._read_all()

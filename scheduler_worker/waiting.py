@@ -44,7 +44,7 @@ from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
 from kit.parts import grown
 from scheduler_worker.core.instances.rows import InstanceRow, Turn
-from scheduler_worker.store import WaitingInstance
+from scheduler_worker.store_sql import WaitingInstance
 
 log = logging.getLogger(__name__)
 

@@ -37,12 +37,10 @@ from kit.settings import BadSetting, SettingsFollower
 from kit.times import now
 from scheduler_worker.aggregates import AggregateMembership, AggregateOrders, read_aggregates
 from scheduler_worker.applications import ApplicationQueues, Applications
-from scheduler_worker.cell_questions import ConsoleRelay
-from scheduler_worker.cells import CellWatch, WorkerRegistry, hear_cells
+from scheduler_worker.cells import CellRegistry, CellWatch, ConsoleRelay, WorkerRegistry, hear_cells
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.forgetting import Deadlines, Forgetting
 from scheduler_worker.handlers import (
-    cell_broker_handlers,
     event_handlers,
     question_handlers,
     request_handlers,
@@ -52,11 +50,10 @@ from scheduler_worker.hosts import HostRegistry, HostWatch, ModeTeller
 from scheduler_worker.outbox import CellDispatch, FailedInstances, Outbox, OutboxNotes
 from scheduler_worker.overview import API, CloudCounter, Overviews
 from scheduler_worker.questions import Explainer, Planner, on_buried
-from scheduler_worker.registry import CellRegistry
 from scheduler_worker.replica import HEARD_OF_CELLS, Replica
 from scheduler_worker.requests.adopting import InstanceAdopter
 from scheduler_worker.requests.building import Builder, Burial
-from scheduler_worker.requests.cell_events import AlternatesFinder
+from scheduler_worker.requests.cell_events import AlternatesFinder, ApiLevelRepeater
 from scheduler_worker.requests.limits import ProjectLimits
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import MoveHostFinder, Mover, UnclaimedShares
@@ -366,7 +363,13 @@ class Queues:
             given.station,
             Subscription(
                 "scheduler.events",
-                event_handlers(known.hosts, applications, clock, given.cells, deciders.more_alternates),
+                event_handlers(
+                    known.hosts,
+                    clock,
+                    deciders.more_alternates,
+                    cells_apart=given.cells,
+                    repeater=applications,
+                ),
                 outbox,
             ),
         )
@@ -376,7 +379,7 @@ class Queues:
                 below,
                 Subscription(
                     "scheduler.events",
-                    cell_broker_handlers(known.hosts, clock, deciders.more_alternates),
+                    event_handlers(known.hosts, clock, deciders.more_alternates, repeater=ApiLevelRepeater()),
                     outbox,
                     says_by=given.station.publisher,
                 ),
@@ -478,7 +481,10 @@ def scheduler_parts(
             first,
             ready,
             workers,
-            seen=(deciders.claimer, deciders.builder, deciders.last_filters, follower, sending.failed.rows),
+            seen=(
+                *(known.hosts, deciders.claimer, deciders.builder, deciders.last_filters),
+                *(follower, sending.failed.rows),
+            ),
         ),
     )
 

@@ -10,26 +10,22 @@ would see that room as used, and refuse a request for nothing.
 
 import asyncio
 import hashlib
-import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
 
-from bus.message import PARCEL_BYTES_MAX, Message
+from bus.message import PARCEL_BYTES_MAX
 from bus.messages.administration import AllClaimed, ClaimsAnswered, ClaimTogether, NoneClaimed, RefusedPlace
 from bus.messages.build import ClaimRefused
 from bus.messages.together import taken_together
 from engine.choosing.choosing import Chosen
 from engine.choosing.verdicts import EndedElsewhere, NextTry, SearchRefused, after_refusal
 from engine.inventories import ConsumerId
-from engine.picture.picture import Picture
 from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, NotAllowed, NoValidHost
 from kit.errors import WrongAnswer
-from scheduler_worker.hosts import KnowsHosts
 from scheduler_worker.requests.reading import Search
-from scheduler_worker.settings import SchedulerPace
 
 if TYPE_CHECKING:
     from scheduler_worker.claiming.claimer import Claimer
@@ -43,24 +39,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TogetherFinder:
-    def __init__(
-        self,
-        chooser: "Claimer",
-        picture: Picture,
-        registry: KnowsHosts,
-        *,
-        ask_all: Callable[[Sequence[Message]], Awaitable[Sequence[Message]]],
-        catch_up: Callable[[], Awaitable[None]],
-        pace: SchedulerPace,
-        chance: random.Random,
-    ) -> None:
+    """Stands beside the claimer that serves the searches of all requests, and uses what that has."""
+
+    def __init__(self, chooser: "Claimer") -> None:
         self._chooser = chooser
-        self._picture = picture
-        self._registry = registry
-        self._ask_all = ask_all
-        self._catch_up = catch_up
-        self._pace = pace
-        self._chance = chance
 
     async def find(self, searches: Sequence[Search]) -> SearchRefused | None:
         """Find hosts for all of these searches, or for none. Returns None if each search has an outcome of its own, and
@@ -74,13 +56,15 @@ class TogetherFinder:
     async def _find(self, searches: Sequence[Search]) -> SearchRefused | None:
         claims, last = 0, ""
         while _searching(searches):
-            if claims >= self._pace.claims_max:
+            if claims >= self._chooser.pace.claims_max:
                 return SearchRefused(
                     f"all or nothing: {claims} claims for all instances were refused, and no more are tried; the last: {last}"
                 )
             if claims:
                 # Other schedulers that claim the same hosts pause for another time.
-                await asyncio.sleep(self._chance.uniform(0, self._pace.shape_pause_ms_max) / 1000)
+                await asyncio.sleep(
+                    self._chooser.chance.uniform(0, self._chooser.pace.shape_pause_ms_max) / 1000
+                )
             refused = await self._choose_all(searches) or _ended_among(searches)
             if refused is None and (claiming := _searching(searches)):
                 claim = _together(claiming)
@@ -113,7 +97,7 @@ class TogetherFinder:
             if _ended_among(searches) is not None:
                 return None
             nowhere = self._chooser.choose_any_flavor(_searching(searches))
-            if nowhere and (not self._chooser.is_claiming or looks >= self._pace.claims_max):
+            if nowhere and (not self._chooser.is_claiming or looks >= self._chooser.pace.claims_max):
                 fit = len(searches) - len(nowhere)
                 return SearchRefused(
                     f"all or nothing: {len(searches)} instances are asked for, and {fit} would fit",
@@ -125,11 +109,14 @@ class TogetherFinder:
         """Claim all chosen hosts by one question. Returns why placement refused; empty if it granted the claims."""
         chosen = {one.instance: _chosen(one) for one in searches}
         with self._chooser.claiming():
-            verdict = await self._ask(claim)
+            (answer,) = await self._chooser.ask_all((claim,))
+        if not isinstance(answer, ClaimsAnswered):
+            raise WrongAnswer(f"placement answered a claim by {answer!r}")
+        verdict = answer.verdict
         self._chooser.count(_counted(verdict, len(searches)))
         if isinstance(verdict, AllClaimed):
             for one in searches:
-                self._picture.granted(*one.key)
+                self._chooser.picture.granted(*one.key)
                 one.granted(is_new=verdict.is_new)
             return ""
         self._give_back(searches)
@@ -141,7 +128,7 @@ class TogetherFinder:
                     await self._chooser.adopt_held(_searching(searches))
             case NotAllowed(field, reason):
                 why = f"{field}: {reason}"
-        await self._catch_up()
+        await self._chooser.replica.catch_up()
         return why
 
     def _learn(
@@ -156,7 +143,7 @@ class TogetherFinder:
             if isinstance(each.verdict, AlreadyClaimed):
                 why = why or "some hold a share already"
                 continue
-            step = after_refusal(each.verdict, self._registry.name_of)
+            step = after_refusal(each.verdict, self._chooser.registry.name_of)
             if not isinstance(step, NextTry):
                 one.outcome = step
                 continue
@@ -164,14 +151,8 @@ class TogetherFinder:
             why = why or f"{there.choice.name}: {step.reason}"
         return why
 
-    async def _ask(self, claim: ClaimTogether) -> Verdict:
-        (answer,) = await self._ask_all((claim,))
-        if not isinstance(answer, ClaimsAnswered):
-            raise WrongAnswer(f"placement answered a claim by {answer!r}")
-        return answer.verdict
-
     def _give_back(self, searches: Sequence[Search]) -> None:
-        self._picture.drop(one.key for one in searches)
+        self._chooser.picture.drop(one.key for one in searches)
         for one in searches:
             one.chosen = None
 

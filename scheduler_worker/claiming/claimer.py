@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol, get_args
 
 from msgspec import json, structs
 
-from bus.message import Message
 from bus.messages.placement import ClaimAnswered, ClaimResources, SwapClaim
 from bus.workers.station import asking_for
 from engine.choosing.choosing import (
@@ -58,7 +57,7 @@ from kit.metrics import Histogram, Readings
 from scheduler_worker.claiming.all_or_nothing import TogetherFinder
 from scheduler_worker.hosts import KnowsHosts, Newcomers
 from scheduler_worker.metrics import CHOSEN, CLAIMS
-from scheduler_worker.requests.reading import Search
+from scheduler_worker.requests.reading import AskAll, Search
 from scheduler_worker.settings import PACE, SchedulerPace
 
 if TYPE_CHECKING:
@@ -66,8 +65,6 @@ if TYPE_CHECKING:
 
 # The order to the cell has the flavor of each alternate that has another one, and must fit into a parcel.
 OTHER_FLAVORS_BYTES_MAX = 48 * 1024
-
-AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
 
 class FollowsPlacement(Protocol):
@@ -99,16 +96,16 @@ class Claimer:
         clock: Callable[[], datetime],
         pace: SchedulerPace = PACE,
     ) -> None:
-        self._picture = picture
+        self.picture = picture
         self._newcomers = Newcomers(picture)
-        self._replica = replica
-        self._registry = registry
-        self._ask_all = ask_all
+        self.replica = replica
+        self.registry = registry
+        self.ask_all = ask_all
         self._make_sure = make_sure
         self._plugins = plugins
         self._alternates_max = alternates_max
-        self._pace = pace
-        self._chance = chance
+        self.pace = pace
+        self.chance = chance
         self._clock = clock
         # Among hosts equally good, each worker prefers others.
         self._salt = chance.getrandbits(32)
@@ -119,15 +116,7 @@ class Claimer:
         self._under_way: set[asyncio.Future[None]] = set()
         # How often claims were answered so far.
         self._answered = 0
-        self._together = TogetherFinder(
-            self,
-            picture,
-            registry,
-            ask_all=ask_all,
-            catch_up=replica.catch_up,
-            pace=pace,
-            chance=chance,
-        )
+        self._together = TogetherFinder(self)
 
     @property
     def readings(self) -> Readings:
@@ -152,7 +141,7 @@ class Claimer:
             await self._claim_chosen(searches)
         finally:
             lost = [one for one in searches if one.is_searching]
-            self._picture.drop(one.key for one in lost)
+            self.picture.drop(one.key for one in lost)
             for one in lost:
                 one.chosen = None
         self._refill_all(searches)
@@ -167,7 +156,7 @@ class Claimer:
         finally:
             # A search that could not ask begins anew with its request, if at all: by then it may be decided otherwise,
             # and nothing would drop its choice.
-            self._picture.drop(one.key for one in searches if one.is_searching)
+            self.picture.drop(one.key for one in searches if one.is_searching)
         self._refill_all(searches)
 
     async def find_together(self, searches: Sequence[Search]) -> SearchRefused | None:
@@ -184,7 +173,7 @@ class Claimer:
         still be changing; otherwise not at all.
         """
         insists = any(one.insisted for one in searches if one.is_searching)
-        await asyncio.sleep(self._chance.uniform(0, self._pace.shape_pause_ms_max) / 1000 if insists else 0)
+        await asyncio.sleep(self.chance.uniform(0, self.pace.shape_pause_ms_max) / 1000 if insists else 0)
 
     async def _round(self, searches: Sequence[Search]) -> int:
         """Each search without an outcome chooses and claims once. Returns how many still have none.
@@ -208,12 +197,12 @@ class Claimer:
         Further batches may claim at each look, for as long as requests come. Then there is no host if there was none in
         `claims_max` looks: each time, others had taken what was free.
         """
-        for looks in range(1, self._pace.claims_max + 1):
+        for looks in range(1, self.pace.claims_max + 1):
             await self.until_current([one for one in lost if one.is_searching])
             nowhere = self.choose_any_flavor([one for one in lost if one.is_searching])
             if not nowhere or _chosen(lost):
                 return
-            if not self.is_claiming or looks == self._pace.claims_max:
+            if not self.is_claiming or looks == self.pace.claims_max:
                 for one, why in nowhere:
                     one.outcome = why
                 return
@@ -285,12 +274,12 @@ class Claimer:
             return []
         began_at = self._clock()
         found = choose(
-            self._picture,
+            self.picture,
             [one.wanted for one in choosing],
             self._plugins,
             self._salt,
             self._alternates_max,
-            draw=self._chance.getrandbits(32) if self._plugins.subset > 1 else 0,
+            draw=self.chance.getrandbits(32) if self._plugins.subset > 1 else 0,
         )
         self._choices.observe((self._clock() - began_at).total_seconds(), len(choosing))
         for one, where in zip(choosing, found, strict=True):
@@ -319,11 +308,11 @@ class Claimer:
 
     def _hold(self, searches: Sequence[Search]) -> None:
         chosen = _chosen(searches)
-        self._picture.hold((*one.key, where.choice.share) for one, where in chosen)
+        self.picture.hold((*one.key, where.choice.share) for one, where in chosen)
         for one, where in chosen:
             if (group := one.spec.server_group) is not None:
                 instance, attempt = one.key
-                self._picture.groups.hold(
+                self.picture.groups.hold(
                     GroupMember(
                         group=group.id, consumer=instance, attempt=attempt, host=where.choice.share.host
                     )
@@ -356,7 +345,7 @@ class Claimer:
             pool = pools.get((holds.cell, each.spec))
             if pool is None:
                 pool = pools[holds.cell, each.spec] = more_alternates(
-                    self._picture,
+                    self.picture,
                     each.spec,
                     self._plugins,
                     cell=holds.cell,
@@ -387,7 +376,7 @@ class Claimer:
         taken = [host_in_cell(holds.cell, each.name).lower() for each in (holds.choice, *holds.alternates)]
         spec = one.elsewhere
         more = more_alternates(
-            self._picture,
+            self.picture,
             structs.replace(spec, ignore_hosts=(*spec.ignore_hosts, *taken)),
             self._plugins,
             cell=holds.cell,
@@ -409,31 +398,31 @@ class Claimer:
             for (one, chosen), verdict in zip(claiming, verdicts, strict=True):
                 needs_more |= self._take(one, chosen, verdict)
         if needs_more:
-            await self._replica.catch_up()
+            await self.replica.catch_up()
 
     def _take(self, one: Search, chosen: Chosen, verdict: ClaimVerdict) -> bool:
         """Go on with a search by placement's verdict on its claim. Returns whether the picture must catch up with
         placement, since the verdict does not tell all that changed.
         """
         if isinstance(verdict, Claimed):
-            self._picture.granted(*one.key)
+            self.picture.granted(*one.key)
             one.granted()
             return False
-        self._picture.drop((one.key,))
+        self.picture.drop((one.key,))
         if one.claims_again_after(verdict):
             if one.is_searching:
                 self._hold((one,))
             return False
         needs_more = isinstance(verdict, GroupRefused) or (
-            isinstance(verdict, ShapeMoved) and not self._replica.moved(verdict)
+            isinstance(verdict, ShapeMoved) and not self.replica.moved(verdict)
         )
         step: Outcome | NextTry
         if isinstance(verdict, AlreadyClaimed):
             step = self._adopted(one, verdict)
         else:
-            step = after_refusal(verdict, self._registry.name_of)
+            step = after_refusal(verdict, self.registry.name_of)
         if isinstance(step, NextTry):
-            limits = self._pace
+            limits = self.pace
             way = self._other_way(one, chosen, verdict)
             if way is not None and isinstance(step, OtherHost):
                 one.try_other_way(way, step, claims_max=limits.claims_max)
@@ -454,26 +443,26 @@ class Claimer:
         """
         if not isinstance(verdict, DoesNotFit) or verdict.full is not None:
             return None
-        if len(one.shortfalls) >= self._pace.claims_max:
+        if len(one.shortfalls) >= self.pace.claims_max:
             return None
         one.shortfalls += verdict.shortfalls
-        return other_way(self._picture, one.spec, self._plugins, chosen.choice, one.shortfalls)
+        return other_way(self.picture, one.spec, self._plugins, chosen.choice, one.shortfalls)
 
     def _adopted(self, one: Search, held: AlreadyClaimed) -> Outcome:
         if one.alternatives:
             one.take_flavor_of(amounts_of(held.share), self._traits_of(held.share))
         return outcome_of_held(
             held,
-            self._registry.get(held.share.host),
+            self.registry.get(held.share.host),
             dict(one.spec.amounts),
             one.chosen,
             alternates_max=self._alternates_max,
-            row_wait_s=self._pace.host_row_wait_s,
+            row_wait_s=self.pace.host_row_wait_s,
         )
 
     def _traits_of(self, share: Share) -> set[str]:
         """The traits of the providers that give this share, as far as the picture knows them."""
-        index = self._picture.index
+        index = self.picture.index
         rows = [index.row_of(each.provider) for each in share.amounts]
         return {trait for row in rows if row is not None for trait in index.state(row).traits}
 
@@ -482,7 +471,7 @@ class Claimer:
     ) -> list[ClaimVerdict]:
         verdicts = []
         with asking_for(traces) if any(traces) else nullcontext():
-            answers = await self._ask_all(claims)
+            answers = await self.ask_all(claims)
         for answer in answers:
             if not isinstance(answer, ClaimAnswered):
                 raise WrongAnswer(f"placement answered a claim by {answer!r}")
@@ -500,7 +489,7 @@ class Claimer:
         Another worker has heard of the host and will write its row soon, so the batch is tried again. An instance whose
         request is older than `host_row_wait_s` does not wait: `outcome_of_held` refuses it.
         """
-        began_after = self._clock() - timedelta(seconds=self._pace.host_row_wait_s)
+        began_after = self._clock() - timedelta(seconds=self.pace.host_row_wait_s)
         for claim, verdict in zip(claims, verdicts, strict=True):
             unknown = self._unknown_holder(verdict)
             if unknown is not None and claim.issued_at > began_after:
@@ -509,7 +498,7 @@ class Claimer:
                 )
 
     def _unknown_holder(self, verdict: ClaimVerdict) -> ProviderId | None:
-        if isinstance(verdict, AlreadyClaimed) and self._registry.get(verdict.share.host) is None:
+        if isinstance(verdict, AlreadyClaimed) and self.registry.get(verdict.share.host) is None:
             return verdict.share.host
         return None
 

@@ -5,14 +5,13 @@ the cell. A repeated order finds the claim or the row, and changes nothing.
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
 import msgspec
 from msgspec import Struct, structs
 
-from bus.message import Message
 from bus.messages.audit import AdoptInstance, GiveBackInstance
 from bus.messages.build import BuildInstance, BuildRejected, InstancesFound
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim
@@ -33,11 +32,9 @@ from scheduler_worker.core.instances.lifecycle import (
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.instance_orders import follow
-from scheduler_worker.requests.reading import RequestReader, rejection
-from scheduler_worker.store import AdoptedRow, GroupQuery, HostQuery
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.requests.reading import AskAll, RequestReader, rejection
+from scheduler_worker.store_sql import AdoptedRow, GroupQuery, HostQuery, SchedulerStore
 
-AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 _encoded = msgspec.msgpack.Encoder().encode
 _EXTRA_SPECS, _IMAGE_PROPERTIES = "flavor.extra_specs.", "image_properties."
 

@@ -31,7 +31,6 @@ from bus.workers.handling import Answer, Handlers, Received, Said, Tell, Weighed
 from engine.choosing.verdicts import Holds, SearchRefused
 from engine.flavors import InstanceId
 from engine.requests import COUNT_MAX
-from kit.logs import InstanceLine
 from kit.metrics import Histogram, Readings
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.core.instances.history import specs_in
@@ -59,7 +58,6 @@ from scheduler_worker.requests.reading import (
     RequestReader,
     Search,
     ValidRequest,
-    names_stored,
     other_content,
     rejected,
     taken_instances,
@@ -68,8 +66,15 @@ from scheduler_worker.requests.reading import (
 )
 from scheduler_worker.requests.stored_names import read_requests
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import Acceptance, InstancesTaken, Known, NewRequest, OtherContent
-from scheduler_worker.store_sql import SchedulerStore, SchedulerTransaction
+from scheduler_worker.store_sql import (
+    Acceptance,
+    InstancesTaken,
+    Known,
+    NewRequest,
+    OtherContent,
+    SchedulerStore,
+    SchedulerTransaction,
+)
 from scheduler_worker.waiting import WaitBegun
 
 # Releases of claims that a request may have made, and that no row of an instance needs.
@@ -133,13 +138,19 @@ class Builder:
         )
 
     def handlers(self) -> Handlers:
-        return {BuildInstance: Weighed(self.on_builds, _instances_of, INSTANCES_AT_ONCE_MAX)}
+        return {
+            BuildInstance: Weighed(
+                self.on_builds,
+                lambda build: min(max(build.count, 1), COUNT_MAX),
+                INSTANCES_AT_ONCE_MAX,
+            )
+        }
 
     async def on_builds(
         self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
         now = self._clock()
-        read = await self._read(asks, now)
+        read = await read_requests(self.reader, self._store, asks, now)
         valid, over = await self._limits.judged(
             [each for each in read if isinstance(each, ValidRequest)], now
         )
@@ -173,7 +184,9 @@ class Builder:
             transaction.lines += [rejected_line(ask, why) for ask, why in invalid]
             # The line of an instance that was placed alone says enough about its request, too.
             transaction.lines += [
-                _line_of(build)
+                request_line(build.requests[0].ask, len(build.rows))
+                if build.rejection is None
+                else rejected_line(build.requests[0].ask, build.rejection)
                 for build in builds
                 if build.rejection is not None or len(build.rows) > 1 or build.rows[0].told.state != PLACED
             ]
@@ -187,13 +200,6 @@ class Builder:
                 # An earlier try may have claimed for it, and died before it wrote that down.
                 said += await released_unless_held(ask, transaction, self._clock())
         return said
-
-    async def _read(
-        self, asks: Sequence[Received[BuildInstance]], now: datetime
-    ) -> list[ValidRequest | BuildRejected]:
-        if any(names_stored(ask.message) for ask in asks):
-            return await read_requests(self.reader, self._store, asks, now)
-        return [self.reader.read(ask, now) for ask in asks]
 
     async def _accept_and_find(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
         found: list[_Build] = []
@@ -393,17 +399,6 @@ class _Build:
         decided = [self.decided(at, now) for at in range(len(self.rows))]
         rows = tuple([row for row in decided if row is not None])
         return NewRequest(self.requests[0].id, self.requests[0].digest, rows)
-
-
-def _line_of(build: _Build) -> InstanceLine:
-    ask = build.requests[0].ask
-    if build.rejection is not None:
-        return rejected_line(ask, build.rejection)
-    return request_line(ask, len(build.rows))
-
-
-def _instances_of(build: BuildInstance) -> int:
-    return min(max(build.count, 1), COUNT_MAX)
 
 
 async def _accept(

@@ -36,8 +36,7 @@ from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow, is_of
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.limits import ProjectLimits
 from scheduler_worker.requests.reading import RequestReader, rejected, rejection
-from scheduler_worker.store import NameQuery
-from scheduler_worker.store_sql import SchedulerStore, SchedulerTransaction
+from scheduler_worker.store_sql import NameQuery, SchedulerStore, SchedulerTransaction
 
 # Rebuilds from stored images: their properties count as those of a boot's image do.
 #
@@ -259,10 +258,7 @@ def instance_order_handlers(
 
         def delete(order: DeleteInstance, row: InstanceRow | None) -> InstanceRow | None:
             # Of an instance that is not known it leaves a row, so these have a limit.
-            if row is None and (
-                why := limits.over_rate(order.project, 1, now)
-                or limits.over_count(order.project, 1, now, deletes=True)
-            ):
+            if row is None and (why := limits.over(order.project, 1, now, deletes=True)):
                 over[order.instance] = why
                 return None
             return after_delete(row, order, now)
@@ -296,7 +292,12 @@ def instance_order_handlers(
         """
         return "" if picture.is_node(cell, host) or picture.is_up(cell, host) else f"its host {host} is down"
 
-    return {DeleteInstance: on_deletes, RebuildInstance: on_rebuilds, MendInstance: _on_mends}
+    return {
+        DeleteInstance: on_deletes,
+        RebuildInstance: on_rebuilds,
+        MendInstance: _on_mends,
+        EndMove: partial(_on_ends, picture, clock, know_hosts),
+    }
 
 
 async def _on_mends(asks: Sequence[Received[MendInstance]], transaction: OutboxTransaction) -> list[Said]:
@@ -315,12 +316,13 @@ async def _on_mends(asks: Sequence[Received[MendInstance]], transaction: OutboxT
 # Orders to end moves: to confirm them, to bring instances back, or not to wait for room any longer.
 
 
-def move_end_handlers(
-    picture: Picture, clock: Callable[[], datetime], know_hosts: Callable[[], Awaitable[None]]
-) -> Handlers:
-    async def on_ends(asks: Sequence[Received[EndMove]], transaction: OutboxTransaction) -> list[Said]:
-        await know_hosts()
-        decide = partial(move_ended, now=clock(), is_up=picture.is_up)
-        return await follow(asks, [partial(decide, order=ask.message) for ask in asks], transaction)
-
-    return {EndMove: on_ends}
+async def _on_ends(
+    picture: Picture,
+    clock: Callable[[], datetime],
+    know_hosts: Callable[[], Awaitable[None]],
+    asks: Sequence[Received[EndMove]],
+    transaction: OutboxTransaction,
+) -> list[Said]:
+    await know_hosts()
+    decide = partial(move_ended, now=clock(), is_up=picture.is_up)
+    return await follow(asks, [partial(decide, order=ask.message) for ask in asks], transaction)

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from bus.messages.build import BuildRejected
-from engine.flavors import RequestId, instance_id_of
+from engine.flavors import instance_id_of
 from scheduler_worker.requests.reading import ValidRequest, rejection
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_sql import SchedulerStore
@@ -72,10 +72,7 @@ class ProjectLimits:
             # An earlier try may have claimed for it: it goes on, and releases that if it must.
             if not build.project or one.ask.attempts or one.id.int in self._recent:
                 continue
-            reason = self.over_rate(build.project, build.count, now) or self.over_count(
-                build.project, build.count, now
-            )
-            if reason:
+            if reason := self.over(build.project, build.count, now):
                 refused.append((one, rejection("project", build.project, reason, one.id)))
             else:
                 self._recent[one.id.int] = build.project, build.count
@@ -83,7 +80,10 @@ class ProjectLimits:
             del self._recent[next(iter(self._recent))]
         if not refused:
             return requests, ()
-        known = await self._known([one for one, _ in refused])
+        first = [
+            next(iter(one.ask.message.instance_ids), None) or instance_id_of(one.id, 0) for one, _ in refused
+        ]
+        known = {row.told.request_id for row in (await self._store.rows_of(first)).values()}
         refused = [(one, why) for one, why in refused if one.id not in known]
         over = {id(one) for one, _ in refused}
         return [one for one in requests if id(one) not in over], refused
@@ -94,14 +94,21 @@ class ProjectLimits:
             dict.fromkeys([one.id.int for one in requests if one.id.int in self._recent], _WRITTEN)
         )
 
-    def over_rate(self, project: str, asked: int, now: datetime) -> str:
-        """Why the project may not ask for so many now; empty if it may, and then they are taken."""
-        if not (project and self._rate):
+    def over(self, project: str, asked: int, now: datetime, *, deletes: bool = False) -> str:
+        """Why the project may not ask for so many now; empty if it may, and then they are taken. `deletes`: rows of instances that are
+        not known, and are deleted already.
+        """
+        if not project:
             return ""
         taken = self._taken(project, now)
+        return self._over_rate(project, taken, asked, now) or self._over_count(
+            project, taken, asked, deletes=deletes
+        )
+
+    def _over_rate(self, project: str, taken: ProjectUse, asked: int, now: datetime) -> str:
         taken.left = min(taken.left + (now - taken.at).total_seconds() * self._rate, self._rate * BURST_S)
         taken.at = now
-        if taken.left > 0:
+        if taken.left > 0 or not self._rate:
             taken.left -= asked
             return ""
         return (
@@ -120,14 +127,10 @@ class ProjectLimits:
             taken.counted_at = now
             taken.since = sum([count for of, count in self._recent.values() if of == project])
 
-    def over_count(self, project: str, asked: int, now: datetime, *, deletes: bool = False) -> str:
-        """Why the project may not have so many more; empty if it may, and then they are taken. `deletes`: rows of instances that are
-        not known, and are deleted already.
-        """
-        taken = self._taken(project, now)
+    def _over_count(self, project: str, taken: ProjectUse, asked: int, *, deletes: bool) -> str:
         there = (0 if deletes else taken.counted) + taken.since
         gone = taken.deleted + (taken.since + asked - 1 if deletes else 0)
-        if not (project and self._max) or max(there + asked, gone + 1) <= self._max:
+        if not self._max or max(there + asked, gone + 1) <= self._max:
             taken.since += asked
             return ""
         what = (
@@ -151,9 +154,3 @@ class ProjectLimits:
                 self._of.clear()
             taken = self._of[project] = ProjectUse(self._rate * BURST_S, now)
         return taken
-
-    async def _known(self, requests: Sequence[ValidRequest]) -> set[RequestId]:
-        rows = await self._store.rows_of(
-            [next(iter(one.ask.message.instance_ids), None) or instance_id_of(one.id, 0) for one in requests]
-        )
-        return {row.told.request_id for row in rows.values()}

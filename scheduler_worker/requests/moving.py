@@ -296,7 +296,13 @@ class Mover:
                     (
                         order.instance,
                         partial(
-                            self._moved, unit, order, (there, _if_needed(each)), kept, room=room, begun=begun
+                            self._moved,
+                            unit,
+                            order,
+                            (there, each if isinstance(each, MoveNeeds) else None),
+                            kept,
+                            room=room,
+                            begun=begun,
                         ),
                     )
                     for order, each, there in zip(unit.orders, needs, found, strict=True)
@@ -386,7 +392,3 @@ class Mover:
         """The row of a move that begins at once; if its order waits for room, it does so should others get this room."""
         wait = wait_of(order)
         return row if wait is None else may_wait(row, wait, self._clock(), kept(order))
-
-
-def _if_needed(needs: NeedsFound) -> MoveNeeds | None:
-    return needs if isinstance(needs, MoveNeeds) else None

@@ -4,7 +4,7 @@ instance that a request asks for.
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 from uuid import UUID
@@ -46,8 +46,10 @@ from kit.metrics import Labels, Readings, limited
 from scheduler_worker.core.instances.history import encoded
 from scheduler_worker.core.instances.rows import DELETED, FIRST_ATTEMPT, InstanceRow
 from scheduler_worker.metrics import NO_VALID_HOST
-from scheduler_worker.store import GroupQuery, KnownGroup
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import GroupQuery, KnownGroup, SchedulerStore
+
+# Asks placement, and waits for all answers.
+AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
 # Rejections of requests, with the reason. The client gets a rejection as a reply, and an event says the same, for clients
 # that use a plain AMQP library and wait for no reply.
@@ -347,13 +349,8 @@ class LastFilters:
         return (NO_VALID_HOST.numbers(by_filter),)
 
     def no_host(self, found: NoValidHost) -> None:
-        self._counts[last_filter(found)] += 1
-
-
-def last_filter(found: NoValidHost) -> str:
-    """The filter that removed the last host."""
-    removing = [step.step for step in found.steps if step.removed]
-    return removing[-1] if removing else NO_HOST_AT_ALL
+        removing = [step.step for step in found.steps if step.removed]
+        self._counts[removing[-1] if removing else NO_HOST_AT_ALL] += 1
 
 
 # The search for the host of one instance: what it needs, which host is chosen, which hosts refused, and how the search ended.
@@ -529,13 +526,9 @@ class Search:
         chosen = self.chosen
         assert chosen is not None, "a host is chosen before it is claimed"
         self.outcome = Holds(
-            chosen.cell,
-            self.attempt,
-            chosen.choice,
-            chosen.alternates,
+            *(chosen.cell, chosen.choice, chosen.alternates, chosen.hosts, chosen.qualified),
+            attempt=self.attempt,
             is_new=is_new,
-            hosts=chosen.hosts,
-            qualified=chosen.qualified,
         )
 
     def try_other_way(self, way: Choice, by: OtherHost, *, claims_max: int) -> None:

@@ -64,8 +64,7 @@ from scheduler_worker.requests.moving import (
 )
 from scheduler_worker.requests.reading import Search
 from scheduler_worker.settings import PACE, SchedulerPace, SchedulerSettings
-from scheduler_worker.store import WaitingInstance
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import SchedulerStore, WaitingInstance
 from scheduler_worker.waiting import MoveSource, WaitingSpecs, first_that_fit
 
 # Tries moves again that wait for room, when a host may have it: as if their orders had just come.

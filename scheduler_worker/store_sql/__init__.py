@@ -25,7 +25,6 @@ from kit.sql import Database, DatabaseSettings, Transaction, open_database, read
 from scheduler_worker.core.hosts import HostLoad
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
-from scheduler_worker.store import Acceptance, AdoptedRow, InstanceQuery, Known, NewRequest
 from scheduler_worker.store_sql import waiting
 from scheduler_worker.store_sql.named import (
     count_groups,
@@ -83,7 +82,55 @@ from scheduler_worker.store_sql.rows import (
     values,
     values_of_new,
 )
+from scheduler_worker.store_sql.values import (
+    READ_MAX,
+    Acceptance,
+    AdoptedRow,
+    ChangeQuery,
+    GroupQuery,
+    HostQuery,
+    HostVersion,
+    InstancePage,
+    InstanceQuery,
+    InstancesTaken,
+    Known,
+    KnownCell,
+    KnownGroup,
+    Named,
+    NameQuery,
+    NewRequest,
+    OtherContent,
+    OutboxNote,
+    WaitingInstance,
+    WorkCounts,
+)
 from scheduler_worker.store_sql.waiting import find_changes, lock_moves, write_changes
+
+# The store, and the values that go into it and come out of it.
+__all__ = [
+    "READ_MAX",
+    "Acceptance",
+    "AdoptedRow",
+    "ChangeQuery",
+    "GroupQuery",
+    "HostQuery",
+    "HostVersion",
+    "InstancePage",
+    "InstanceQuery",
+    "InstancesTaken",
+    "Known",
+    "KnownCell",
+    "KnownGroup",
+    "NameQuery",
+    "Named",
+    "NewRequest",
+    "OtherContent",
+    "OutboxNote",
+    "SchedulerStore",
+    "SchedulerTransaction",
+    "WaitingInstance",
+    "WorkCounts",
+]
 
 # All workers lock rows in this order.
 _by_id = attrgetter("id.int")

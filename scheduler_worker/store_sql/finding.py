@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from engine.hosts import cell_and_name
 from kit.sql import among, begins_with
 from scheduler_worker.core.instances.rows import LIVING
-from scheduler_worker.store import InstanceQuery
+from scheduler_worker.store_sql.values import InstanceQuery
 from scheduler_worker.tables import instances as table
 
 # The characters of a name that count for the order. With a cell, a host and an id it must fit into an entry of an index, which PostgreSQL limits to 2,700 bytes.
@@ -60,10 +60,6 @@ def name_order(name: str) -> str:
     """The name as it sorts byte by byte: without capitals, and with the length of each number before it."""
     sorted_ = _DIGITS.sub(lambda found: _number(found[0].lstrip("0")), name.casefold())
     return sorted_[:SORTED_CHARACTERS_MAX]
-
-
-def _small(text: str) -> str:
-    return text.translate(_SMALL)
 
 
 def _number(digits: str) -> str:
@@ -243,7 +239,7 @@ def _filters(
     if query.part:
         # On both databases and in every locale only the capitals of ASCII are like small letters.
         name = columns.name.collate("C") if connection.dialect.name == "postgresql" else columns.name
-        yield sa.func.lower(name).contains(_small(query.part), autoescape=True)
+        yield sa.func.lower(name).contains(query.part.translate(_SMALL), autoescape=True)
     for named in filter(None, (query.flavor, query.image)):
         # A row has no column for it, but its name is somewhere in the values that the row keeps of its request and of a resize.
         word = sa.literal(_encode(named), sa.LargeBinary)

@@ -23,7 +23,7 @@ from scheduler_worker import tables
 from scheduler_worker.core.aggregates import KeptAggregate
 from scheduler_worker.core.hosts import HostLoad, with_load
 from scheduler_worker.core.instances.rows import DELETED
-from scheduler_worker.store import (
+from scheduler_worker.store_sql.values import (
     GroupQuery,
     HostQuery,
     HostVersion,

@@ -31,7 +31,8 @@ from kit.sql import (
 from scheduler_worker.core.instances.history import has_named
 from scheduler_worker.core.instances.lifecycle import CellEvent, adopted
 from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, InstanceRow
-from scheduler_worker.store import (
+from scheduler_worker.store_sql.finding import DECODED_MAX, count_rows, name_order, read_page, rows_to_count
+from scheduler_worker.store_sql.values import (
     Acceptance,
     InstancePage,
     InstanceQuery,
@@ -41,7 +42,6 @@ from scheduler_worker.store import (
     OtherContent,
     OutboxNote,
 )
-from scheduler_worker.store_sql.finding import DECODED_MAX, count_rows, name_order, read_page, rows_to_count
 from scheduler_worker.tables import DELETED_UNPLACED, WITHOUT_HOST, changes, instances, notes
 from scheduler_worker.tables import instances as table
 

@@ -18,7 +18,7 @@ from engine.flavors import InstanceId, RequestId
 from engine.hosts import cell_and_name
 from kit.sql import among, insert
 from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.store import ChangeQuery, WaitingInstance
+from scheduler_worker.store_sql.values import ChangeQuery, WaitingInstance
 from scheduler_worker.tables import changes as history
 from scheduler_worker.tables import waiting as table
 from scheduler_worker.tables import waking

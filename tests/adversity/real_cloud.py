@@ -22,8 +22,7 @@ from engine.hosts import HostState
 from kit.process import run_until
 from laboratory.at_rest import Asked, problems_of
 from placement_worker.store_sql import PlacementStore
-from scheduler_worker.store import InstanceQuery
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import InstanceQuery, SchedulerStore
 from tests.adversity.worker_process import BUS
 from tests.contracts.broker_under_test import ADMIN
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest

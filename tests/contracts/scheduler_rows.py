@@ -11,8 +11,7 @@ from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import Choice, ProviderId, ResourceAmount, Share
 from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen
 from scheduler_worker.core.instances.rows import ACTIVE, HostDecision, InstanceRow, accepted, placed
-from scheduler_worker.store import Acceptance, NewRequest
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import Acceptance, NewRequest, SchedulerStore
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

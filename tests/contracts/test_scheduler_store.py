@@ -13,8 +13,7 @@ from scheduler_worker.core.instances.rows import (
     accepted,
     failed,
 )
-from scheduler_worker.store import InstanceQuery, Known, NewRequest
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import InstanceQuery, Known, NewRequest, SchedulerStore
 from tests.contracts.scheduler_rows import (
     LATER,
     NOON,

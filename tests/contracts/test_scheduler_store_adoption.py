@@ -11,8 +11,7 @@ from bus.messages.audit import AdoptInstance
 from engine.flavors import Flavor, Image
 from engine.inventories import ResourceAmount, Share
 from scheduler_worker.core.instances.lifecycle import adopted_row
-from scheduler_worker.store import AdoptedRow
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import AdoptedRow, SchedulerStore
 from tests.contracts.scheduler_rows import NOON, a_request, accept, instance, request_id, rows_of
 from tests.contracts.scheduler_stores import STORES, open_scheduler_store
 

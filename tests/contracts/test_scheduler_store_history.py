@@ -9,8 +9,7 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.moves import Change, MovePlace
-from scheduler_worker.store import ChangeQuery
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import ChangeQuery, SchedulerStore
 from scheduler_worker.store_sql.waiting import NUMBERS_KEPT
 from tests.contracts.scheduler_rows import LATER, NOON, a_request, accept, instance, request_id, rows_of
 from tests.contracts.scheduler_stores import STORES, open_scheduler_store

@@ -13,8 +13,7 @@ from engine.hosts import NODE, HostState
 from engine.inventories import AggregateId, GroupId, GroupPolicy, ProviderId, ServerGroup
 from kit.errors import Transient
 from scheduler_worker.core.aggregates import KeptAggregate
-from scheduler_worker.store import GroupQuery, HostQuery, KnownCell, KnownGroup
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import GroupQuery, HostQuery, KnownCell, KnownGroup, SchedulerStore
 from tests.contracts.scheduler_rows import LATER, NOON
 from tests.contracts.scheduler_stores import STORES, open_scheduler_store
 

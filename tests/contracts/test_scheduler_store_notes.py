@@ -7,8 +7,7 @@ import pytest_asyncio
 
 from scheduler_worker.core.instances.lifecycle import deleted, heard
 from scheduler_worker.core.instances.rows import ERROR, failed
-from scheduler_worker.store import OutboxNote
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import OutboxNote, SchedulerStore
 from tests.contracts.scheduler_rows import (
     LATER,
     NOON,

@@ -17,8 +17,7 @@ from kit.sql import open_database, read_once
 from scheduler_worker.core.instances.history import encoded
 from scheduler_worker.core.instances.lifecycle import deleted_unseen
 from scheduler_worker.core.instances.rows import DELETED, InstanceRow, accepted
-from scheduler_worker.store import InstanceQuery, NewRequest
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import InstanceQuery, NewRequest, SchedulerStore
 from scheduler_worker.store_sql.rows import find_page
 from tests.contracts.scheduler_rows import LATER, NOON, accept, instance, request_id, save
 from tests.contracts.scheduler_stores import STORES

@@ -10,8 +10,7 @@ from engine.flavors import InstanceId
 from kit.errors import Transient
 from scheduler_worker.core.instances.lifecycle import deleted_unseen
 from scheduler_worker.core.instances.rows import ACCEPTED, DELETED, failed
-from scheduler_worker.store import InstanceQuery, InstancesTaken, Known, OtherContent
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import InstanceQuery, InstancesTaken, Known, OtherContent, SchedulerStore
 from tests.contracts.scheduler_rows import (
     LATER,
     NOON,

@@ -16,8 +16,7 @@ from engine.refusals import NoValidHost
 from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.core.instances.moves import MoveWaits, move_waits
 from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest, accepted, waits
-from scheduler_worker.store import NewRequest
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import NewRequest, SchedulerStore
 from tests.contracts.scheduler_stores import STORES, open_scheduler_store
 
 pytestmark = pytest.mark.asyncio

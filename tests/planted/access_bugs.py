@@ -162,13 +162,13 @@ planted_by("a member sees hosts", BusClient, "for_member")(lambda _real: lambda 
 
 
 # What a project has open or in error has no limit.
-planted_by("the limit of a project's records not counted", ProjectLimits, "over_count")(
+planted_by("the limit of a project's records not counted", ProjectLimits, "_over_count")(
     lambda _real: lambda *_, **__: ""
 )
 
 
 # A project may ask for as much at once as it likes.
-planted_by("the rate of a project not counted", ProjectLimits, "over_rate")(lambda _real: lambda *_: "")
+planted_by("the rate of a project not counted", ProjectLimits, "_over_rate")(lambda _real: lambda *_: "")
 
 
 # A user who acts for no project is let in, and no project means all.

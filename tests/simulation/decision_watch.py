@@ -12,8 +12,7 @@ from scheduler_worker import forgetting
 from scheduler_worker.core.instances import rows
 from scheduler_worker.core.instances.rows import PLACED
 from scheduler_worker.requests import building, cell_events, instance_orders, move_needs, moving
-from scheduler_worker.store import Known
-from scheduler_worker.store_sql import SchedulerTransaction
+from scheduler_worker.store_sql import Known, SchedulerTransaction
 from tests.planted.replacing import replaced
 
 See = Callable[[str, str], None]

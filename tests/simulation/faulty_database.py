@@ -25,8 +25,7 @@ from placement_worker.store_sql.log import ChangeFeed
 from scheduler_worker.core.aggregates import KeptAggregate
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.store import Known, NewRequest
-from scheduler_worker.store_sql import SchedulerStore, SchedulerTransaction
+from scheduler_worker.store_sql import Known, NewRequest, SchedulerStore, SchedulerTransaction
 from tests.planted.replacing import replaced, replaced_in
 from tests.simulation.faults import CURSED, CURSED_IDS
 from tests.simulation.nodes_checker import NodesChecker

@@ -66,8 +66,7 @@ from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.store_sql import PlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker.settings import SchedulerPace, SchedulerSettings
-from scheduler_worker.store import HostQuery
-from scheduler_worker.store_sql import SchedulerStore
+from scheduler_worker.store_sql import HostQuery, SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.scheduler_stores import open_scheduler_store
 from tests.contracts.stage import CELLS, SETTINGS

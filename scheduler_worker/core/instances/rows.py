@@ -35,7 +35,7 @@ from bus.messages.moves import Change
 from bus.messages.placement import ReleaseClaim
 from bus.topology import CELL0
 from engine.choosing.verdicts import EndedElsewhere, FlavorFound, Holds, Outcome, SearchRefused
-from engine.flavors import FlavorPassedOver, InstanceId, RequestId, instance_id_of
+from engine.flavors import InstanceId, RequestId, instance_id_of
 from engine.hosts import NODE
 from engine.inventories import Choice, ServerGroup
 from engine.refusals import NoValidHost
@@ -304,7 +304,24 @@ def after_search(
             after = placed(row, order, host, now, refusals=tuple(refusals), decision=decision)
         case NoValidHost() | SearchRefused():
             why = _refused(outcome)
-            after = _without_host(row, build, why, refusals, now, kept=kept if why.may_pass else None)
+            after = (
+                waits(
+                    row,
+                    now,
+                    kept,
+                    priority=build.wait.priority,
+                    reason=why.reason,
+                    no_valid_host=why.no_valid_host,
+                )
+                if kept is not None and build.wait is not None and why.may_pass
+                else failed(
+                    row,
+                    now,
+                    reason=why.reason,
+                    no_valid_host=why.no_valid_host,
+                    refusals=tuple(refusals),
+                )
+            )
         case EndedElsewhere(reason):
             after = deleted_outside_of_cells(row, now, reason) if row.is_open else None
         case None:
@@ -333,32 +350,23 @@ def after_failed_wake(
 ) -> InstanceRow | None:
     """The row of an instance that goes on waiting after this search; None if it failed for the same reasons as the last one."""
     why = _refused(outcome)
-    return waits_on(
-        row,
+    told = structs.replace(
+        row.told,
         reason=why.reason,
         no_valid_host=why.no_valid_host,
         refusals=tuple(refusals),
         passed_over=() if found is None else found.passed_over,
     )
+    # Clients see the reasons when they ask; no event tells them.
+    return (
+        None
+        if told == row.told
+        else structs.replace(row, told=structs.replace(told, sequence=told.sequence + 1))
+    )
 
 
 def _refused(why: NoValidHost | SearchRefused) -> SearchRefused:
     return SearchRefused("no valid host", why, may_pass=True) if isinstance(why, NoValidHost) else why
-
-
-def _without_host(
-    row: InstanceRow,
-    build: BuildInstance,
-    why: SearchRefused,
-    refusals: Sequence[ClaimRefused],
-    now: datetime,
-    *,
-    kept: KeptRequest | None,
-) -> InstanceRow | None:
-    if kept is None or build.wait is None:
-        return failed(row, now, reason=why.reason, no_valid_host=why.no_valid_host, refusals=tuple(refusals))
-    priority = build.wait.priority
-    return waits(row, now, kept, priority=priority, reason=why.reason, no_valid_host=why.no_valid_host)
 
 
 def _ends_by(
@@ -420,25 +428,6 @@ def waits(
         waiting=Waiting(until=row.ends_by, priority=priority),
     )
     return structs.replace(row, told=told, unsaid=True, kept=kept)
-
-
-def waits_on(
-    row: InstanceRow,
-    *,
-    reason: str,
-    no_valid_host: NoValidHost | None,
-    refusals: tuple[ClaimRefused, ...],
-    passed_over: tuple[FlavorPassedOver, ...] = (),
-) -> InstanceRow | None:
-    """The row of a waiting instance after another search that found no host, with the new reasons; None if they are the
-    same as before. Clients see the reasons when they ask; no event tells them.
-    """
-    told = structs.replace(
-        row.told, reason=reason, no_valid_host=no_valid_host, refusals=refusals, passed_over=passed_over
-    )
-    if told == row.told:
-        return None
-    return structs.replace(row, told=structs.replace(told, sequence=told.sequence + 1))
 
 
 def placed(

@@ -26,7 +26,7 @@ from bus.topology import destination_of, user_of
 from engine.flavors import Flavor, InstanceId, JoinedGroup
 from engine.inventories import ConsumerId, GroupId, ResourceAmount, ServerGroup, Share
 from engine.picture.picture import Picture
-from scheduler_worker.store import GroupQuery, HostQuery, InstanceQuery
+from scheduler_worker.store_sql import GroupQuery, HostQuery, InstanceQuery
 from tests.contracts.broker_under_test import SHOP
 from tests.contracts.memory_under_test import topology_rights
 from tests.contracts.stage import CELLS, send

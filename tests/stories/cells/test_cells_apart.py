@@ -19,7 +19,7 @@ from bus.workers.worker import Worker
 from cell_conductor.store_sql import ConductorStore
 from engine.hosts import HostFacts
 from kit.process import Part
-from scheduler_worker.store import HostQuery
+from scheduler_worker.store_sql import HostQuery
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS, dead_letters
 from tests.stories.cloud import QUICK, Cloud, a_build, a_host, cloud, host_id, instance_of

@@ -26,7 +26,7 @@ from engine.inventories import AggregateId, ReportedInventory, ReportedProvider
 from laboratory.computes.faults import FallsSilent, FaultScript
 from laboratory.computes.hosts import SimulatedHost
 from scheduler_worker.hosts import HostRegistry
-from scheduler_worker.store import HostQuery
+from scheduler_worker.store_sql import HostQuery
 from tests.contracts.placement_orders import an_id
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import Cloud, a_build, a_host, cloud, host_id, instance_of
@@ -128,7 +128,7 @@ async def test_a_host_is_deleted_once_nothing_is_left_on_it_and_is_new_if_it_com
         await until(
             lambda: any(isinstance(each, HostChanged) and each.deleted for each in heard), "it is told"
         )
-        assert "there is no host of this name" in await refused(setup, "h2")
+        assert "no host of this name is known" in await refused(setup, "h2")
         assert await hosts_of(setup) == {"h1"}
         assert (await setup.providers()).keys() == {"h1"}
         racks = await setup.client.ask(AskAggregates(name="rack"))

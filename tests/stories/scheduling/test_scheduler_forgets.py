@@ -12,7 +12,7 @@ from bus.messages.administration import DeleteProvider, WriteAnswered
 from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound
 from bus.messages.hosts import HostSet, SetHost
 from bus.topology import API
-from scheduler_worker.store import HostQuery
+from scheduler_worker.store_sql import HostQuery
 from tests.contracts.stage import send
 from tests.stories.cloud import QUICK, QUICK_PACE, a_build, cloud, host_id, instance_of
 from tests.stories.layouts import ONE_BROKER

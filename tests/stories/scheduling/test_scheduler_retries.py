@@ -18,7 +18,7 @@ from bus.workers.station import Station
 from engine.refusals import Claimed, NotAllowed, ShapeMoved
 from kit.health import About, Health
 from laboratory.load.orders import claims_of
-from scheduler_worker.store import InstanceQuery
+from scheduler_worker.store_sql import InstanceQuery
 from tests.stories.cloud import QUICK_PACE, Cloud, a_build, a_host, cloud, instance_of
 from tests.stories.layouts import ONE_BROKER
 from tests.stories.scripted import InterferingOnce, is_claim

@@ -13,7 +13,7 @@ from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import ConsumerId
 from scheduler_worker.core.instances.rows import accepted
 from scheduler_worker.questions import Explainer
-from scheduler_worker.store import NewRequest
+from scheduler_worker.store_sql import NewRequest
 from tests.plugins import standard_plugins
 from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_picture, asks_no_quota

@@ -12,7 +12,7 @@ from engine.flavors import Flavor
 from engine.requests import InstanceSpec
 from scheduler_worker.core.instances.history import encoded
 from scheduler_worker.core.instances.rows import accepted
-from scheduler_worker.store import NewRequest
+from scheduler_worker.store_sql import NewRequest
 from tests.contracts.scheduler_rows import accept, instance, request_id
 from tests.unit.choosing.scheduler_worlds import a_host
 from tests.unit.scheduler.lone_scheduler import NOON, LoneScheduler, rejection

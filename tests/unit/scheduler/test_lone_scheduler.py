@@ -21,7 +21,7 @@ from kit.errors import NotFound
 from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.core.instances.rows import accepted, messages_of
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import InstanceQuery, NewRequest
+from scheduler_worker.store_sql import InstanceQuery, NewRequest
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.scheduler_rows import a_placed, a_request, accept, an_active, rows_of
 from tests.stores_in_memory import MemorySchedulerStore
@@ -58,7 +58,7 @@ HOSTS = (
         (
             SetHost(host="web-9", mode="draining"),
             "host",
-            "there is no host of this name; near it: web-1",
+            "no host of this name is known; near it: web-1; `moor host list` shows all hosts",
         ),
         (SetHost(host="web-1", mode="dead"), "sure", "its instances may still run"),
         (SetHost(host="twi", mode="draining"), "host", "near it: twin"),

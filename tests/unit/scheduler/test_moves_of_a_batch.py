@@ -18,7 +18,7 @@ from kit.settings import tell_followers
 from scheduler_worker.core.instances.history import encoded
 from scheduler_worker.core.instances.rows import InstanceRow, accepted
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import NewRequest
+from scheduler_worker.store_sql import NewRequest
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.placement_orders import provider
 from tests.unit.choosing.scheduler_worlds import a_host, a_state, usage_of, vcpus

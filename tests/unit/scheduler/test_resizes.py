@@ -16,7 +16,7 @@ from scheduler_worker.core.instances.history import decoded, encoded
 from scheduler_worker.core.instances.lifecycle import mended
 from scheduler_worker.core.instances.moves import move_ended
 from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.store import InstanceQuery, NewRequest
+from scheduler_worker.store_sql import InstanceQuery, NewRequest
 from tests.contracts.placement_orders import an_id
 from tests.unit.choosing.scheduler_worlds import a_host, a_state
 from tests.unit.scheduler.lone_scheduler import LoneScheduler

@@ -29,7 +29,7 @@ from engine.picture.picture import Picture
 from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
 from scheduler_worker import waiting
-from scheduler_worker.store import WaitingInstance
+from scheduler_worker.store_sql import WaitingInstance
 from scheduler_worker.waiting import MoveSource, WaitingSpecs, first_that_fit
 from tests.contracts.placement_orders import consumer, provider
 from tests.planted.replacing import replaced

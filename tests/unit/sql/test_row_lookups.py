@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, event
 
 import scheduler_worker.store_sql.rows
 import scheduler_worker.tables
-from scheduler_worker.store import InstanceQuery
+from scheduler_worker.store_sql import InstanceQuery
 from scheduler_worker.store_sql.rows import find
 
 

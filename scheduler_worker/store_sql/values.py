@@ -1,4 +1,4 @@
-"""What goes into the scheduler's store and comes out of it: questions, answers, and rows. store_sql/ has the store."""
+"""What goes into the scheduler's store and comes out of it: questions, answers, and rows."""
 
 from collections.abc import Mapping
 from datetime import datetime
