@@ -303,6 +303,14 @@ class AllCommands(Commands):
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         return command_of(name) if is_known(name) else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as wrong:
+            raise click.NoSuchCommand(wrong.command_name, possibilities=names(), ctx=ctx) from None
+
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         known = every()
         for panel in dict.fromkeys(panel for panel, *_ in known.values()):

@@ -316,8 +316,7 @@ class Commands(click.Group):
             before = " ".join([*ctx.command_path.split()[1:], wrong.command_name])
             if (now := self.MOVED.get(before)) is not None:
                 ctx.fail(f"`moor {before}` is `moor {now}` now")
-            known = self.list_commands(ctx)
-            raise click.NoSuchCommand(wrong.command_name, possibilities=known, ctx=ctx) from None
+            raise
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_commands(formatter, "Commands", {name: each.help or "" for name, each in self.commands.items()})

@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -33,7 +32,7 @@ from bus.workers.sending import Link
 from kit.errors import Operational, Refusal
 from kit.metrics import Histogram, Labels, Readings
 from kit.parts import Background, Supervised, until_set
-from nova_bridge.deciding import NovaAsked, NovaDecision, NovaSearch
+from nova_bridge.deciding import NovaAsked, NovaDecider, NovaDecision
 from nova_bridge.envelope import (
     RefusedError,
     RemoteFailure,
@@ -63,14 +62,6 @@ from scheduler_worker.metrics import NOVA_ANSWERED, NOVA_CALLS
 ENDED_KEPT = 1000
 
 
-class Acknowledges(Protocol):
-    """The connection by which a request came, and on which alone it can be acknowledged."""
-
-    async def acknowledge(self, tag: int) -> None: ...
-
-    async def reply(self, queue: str, body: bytes) -> Receipt: ...
-
-
 class NovaCall:
     """`deliveries` are all deliveries of this call: it comes again after the connection broke. `heard_at` is when its caller last got
     a sign of life, or began to wait. After `expires_at`, no caller waits whatever it has got.
@@ -92,7 +83,7 @@ class NovaCall:
         self.heard_at = heard_at
         self.expires_at = received_at + waits
         self.is_redelivered = is_redelivered
-        self.deliveries: list[tuple[Acknowledges, int]] = []
+        self.deliveries: list[tuple[RabbitRpc, int]] = []
 
     @property
     def ends_by(self) -> datetime:
@@ -101,7 +92,7 @@ class NovaCall:
             return self.expires_at
         return min(self.expires_at, self.heard_at + 2 * timedelta(seconds=self.call.heartbeat_s))
 
-    def came_by(self, connection: Acknowledges | None) -> bool:
+    def came_by(self, connection: RabbitRpc | None) -> bool:
         """Did it come by this connection? All calls of a connection that broke go to any scheduler, which then has to answer."""
         return any(each is connection for each, _ in self.deliveries)
 
@@ -239,13 +230,6 @@ GONE_MAX = 200
 SHOWN_MAX = 2_000
 
 
-class Decides(Protocol):
-    async def decide(self, batch: Sequence[NovaAsked]) -> Sequence[NovaDecision]: ...
-
-    async def undo(self, searches: Sequence[NovaSearch], is_ours: Callable[[], bool]) -> bool:
-        """Give back what these have claimed, as long as the call is ours. Returns whether that was done."""
-
-
 class ServingLimits(Struct, frozen=True, kw_only=True):
     """How much is taken at once, and how long an answer is tried whose queue does not exist."""
 
@@ -268,7 +252,7 @@ class NovaServer(Supervised):
         self,
         link: Link,
         queues: Sequence[ForeignQueue],
-        decider: Decides,
+        decider: NovaDecider,
         reader: NovaRequestReader,
         hosts: NovaHosts,
         *,

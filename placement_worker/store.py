@@ -7,8 +7,6 @@ from msgspec import Struct
 from bus.messages.administration import ConsumerState, WriteVerdict
 from bus.messages.placement import ProviderGone
 from engine.inventories import (
-    GroupMember,
-    Holder,
     ProviderId,
     ProviderState,
     ProviderUsage,
@@ -16,6 +14,7 @@ from engine.inventories import (
 from placement_worker.core.ledger import (
     BatchDecision,
     ClaimChanges,
+    HolderChanges,
     Ledger,
 )
 
@@ -24,14 +23,10 @@ AdminDecision = BatchDecision[WriteVerdict, ClaimChanges]
 DecideAllocations = Callable[[Ledger], AdminDecision]
 
 
-class LoggedChanges(Struct, frozen=True, omit_defaults=True):
-    """What the change log has as it is published: providers that are gone, and consumers and members of groups."""
+class LoggedChanges(HolderChanges, frozen=True, kw_only=True):
+    """What the change log has as it is published: also the providers that are gone."""
 
     gone: tuple[ProviderGone, ...] = ()
-    claimed: tuple[Holder, ...] = ()
-    ended: tuple[Holder, ...] = ()
-    joined: tuple[GroupMember, ...] = ()
-    left: tuple[Holder, ...] = ()
 
 
 class Unpublished(LoggedChanges, frozen=True, kw_only=True):

@@ -124,7 +124,8 @@ class HostRegistry:
         self._deleted: dict[int, int] = {}
         # For each cell: since when something of it is heard without a long pause, and when it was last heard.
         self._heard_of: dict[str, tuple[datetime, datetime]] = {}
-        self._when_untold: list[Callable[[], None]] = []
+        # Called when a row is learnt whose cell does not know the host's mode yet.
+        self.when_untold: list[Callable[[], None]] = []
         # The names that hosts of several cells have, each with its cells, and how often that was new.
         self._clashes: Mapping[str, Sequence[str]] = {}
         self._clashes_seen: Counter[str] = Counter()
@@ -141,10 +142,6 @@ class HostRegistry:
     def cells_heard(self) -> Collection[str]:
         """The cells of which something was heard, such as a report of their hosts."""
         return self._heard_of.keys()
-
-    def when_untold(self, do: Callable[[], None]) -> None:
-        """Set a function to be called when a row is learnt whose cell does not know the host's mode yet."""
-        self._when_untold.append(do)
 
     def learn(self, rows: Iterable[HostState]) -> None:
         """Take over rows of hosts, which were read at start, or written by this worker or another."""
@@ -168,7 +165,7 @@ class HostRegistry:
             changed.append(known)
         self._tell(changed, now)
         if any(is_untold(known.row) for known in changed):
-            for do in self._when_untold:
+            for do in self.when_untold:
                 do()
 
     def load_of(self, facts: HostFacts, report: HostsReported) -> HostLoad | None:
@@ -567,7 +564,7 @@ class ModeTeller(Periodic):
         self._registry = registry
         self._is_there = is_there
         self._clock = clock
-        registry.when_untold(self.wake)
+        registry.when_untold.append(self.wake)
 
     async def tell(self) -> None:
         """Tell the cells; on return, the rows of those hosts whose cell could be told say so."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec import structs
 
 from engine.candidates.columns import Floats, Ints, Rows
 from engine.choosing.hosts import Draft, Hosts, OneHost
@@ -145,7 +146,7 @@ def why_no_room(host: OneHost, needs: Needs) -> str:
             if not alone.groups:
                 return shortfalls_of_compound(host, alone.amounts)
             return f"{name_of(alone)}: {_shortfalls_of_group(host, alone.amounts)}"
-    unbound = needs._replace(isolates=False, same_subtree=(), near=(), cells=needs.cells[:1])
+    unbound = structs.replace(needs, isolates=False, same_subtree=(), near=(), cells=needs.cells[:1])
     if unbound == needs or not host.compounds.can_give(unbound, host.row):
         return f"each of {_names(needs)} has room alone, but not all together"
     return f"{_names(needs)} have room together, but not {_conditions(needs)}"

@@ -151,7 +151,7 @@ class BySearch(Filter):
     (compounds.py).
     """
 
-    reads = Needs._fields
+    reads = Needs.__struct_fields__
     woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
 
     def __init__(self, name: str, against: Callable[[Found], Ints], words: str) -> None:
@@ -190,7 +190,7 @@ class Capacity(Filter):
 
     name = "capacity"
     is_per_instance = True
-    reads = Needs._fields
+    reads = Needs.__struct_fields__
     woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
@@ -558,7 +558,7 @@ class TraitsFilter(Filter):
     """
 
     name = "traits"
-    reads = Needs._fields
+    reads = Needs.__struct_fields__
     woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:

@@ -105,7 +105,7 @@ class PreferredWeight(Weigher):
     """
 
     name = "preferred"
-    reads = (*Needs._fields, "preferred_classes")
+    reads = (*Needs.__struct_fields__, "preferred_classes")
     woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | None:

@@ -41,35 +41,34 @@ class Member(Struct, frozen=True, kw_only=True):
         return self.lease_left_s > 0
 
 
-class Owned(Struct, frozen=True, gc=False):
+class NodeOwner(Struct, frozen=True, gc=False):
     """A node and its owner; the owner is empty before any daemon took the node."""
 
     id: ProviderId
     owner: str
     epoch: int
+
+
+class Owned(NodeOwner, frozen=True, gc=False):
+    """A node with its owner, and whether an instance is on it."""
+
     holds_instance: bool = False
 
 
-class NodeHandover(Struct, frozen=True, gc=False):
+class NodeHandover(NodeOwner, frozen=True, gc=False):
     """An order to give a node to another owner, or to the same one in a new epoch. It is carried out only if the node
     still has this owner and this epoch, and with `only_free`, only if no instance is on it. The node's next epoch
     will be above `above`.
     """
 
-    id: ProviderId
-    owner: str
-    epoch: int
     to: str
     only_free: bool = False
     above: int = 0
 
 
-class Why(Struct, frozen=True, kw_only=True):
+class Why(NodeOwner, frozen=True, kw_only=True):
     """Why a node has the owner that it has. `best` has the highest score; `scores` are those of all that may own nodes."""
 
-    id: ProviderId
-    owner: str
-    epoch: int
     best: str
     reason: str
     scores: tuple[tuple[str, int], ...]

@@ -44,7 +44,15 @@ class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return other is not None and self == structs.replace(other, reasons=self.reasons)
 
 
-class NodeDeploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodeAttempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A try of a cell to have an instance on a node."""
+
+    cell: str
+    instance: InstanceId
+    attempt: int
+
+
+class NodeDeploy(NodeAttempt, frozen=True, kw_only=True, omit_defaults=True):
     """An order of a cell's conductor for a node, and its progress. A node has at most one.
 
     A deploy with a `failure` is being cleaned up; the failure is reported when the instance is off the node. A failed
@@ -56,9 +64,6 @@ class NodeDeploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     kind: Literal["deploy", "undeploy", "rebuild"]
-    cell: str
-    instance: InstanceId
-    attempt: int
     # An undeploy that no conductor waits for: it removes what a late request left on the node.
     is_leftover: bool = False
     # A person has ordered it, or it is within what daemons may order by themselves (`IronicSettings.undeploys_unasked`).
@@ -97,7 +102,7 @@ class Rebuilt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_active: bool = True
 
 
-class Deployed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Deployed(NodeAttempt, frozen=True, kw_only=True, omit_defaults=True):
     """The attempt that a deploy made active on a node, and how its last rebuild ended, if there was one.
 
     `gone_or_back` counts the messages to the conductor that Ironic has deleted the node since, or has it again. They are
@@ -106,9 +111,6 @@ class Deployed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     not taken the instance off, but was restored from a backup.
     """
 
-    cell: str
-    instance: InstanceId
-    attempt: int
     rebuilt: Rebuilt | None = None
     gone_or_back: int = 0
     active_at: datetime | None = None

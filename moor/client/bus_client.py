@@ -190,18 +190,17 @@ async def items_of(
 
 
 ASKED_AT_ONCE_MAX = 200
-# Of what is small, a page has so many.
-PAGE = 500
+HOSTS_PAGE = 500
 UNTIL_LOOK_S = 0.1
 
 
 async def hosts_of(asking: Asks, name: str = "") -> list[HostState]:
     """All hosts, or only those with this name."""
-    return await items_of(asking, AskHosts(name=name, limit=PAGE), HostsFound, lambda page: page.hosts)
+    return await items_of(asking, AskHosts(name=name, limit=HOSTS_PAGE), HostsFound, lambda page: page.hosts)
 
 
 async def providers_of(asking: Asks) -> list[ProviderState]:
-    return await items_of(asking, AskSnapshot(limit=PAGE), SnapshotPage, lambda page: page.providers)
+    return await items_of(asking, AskSnapshot(limit=HOSTS_PAGE), SnapshotPage, lambda page: page.providers)
 
 
 async def until_choosable(

@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 from bus.messages.administration import AskNames, NamesFound
 from bus.messages.build import AskInstances, InstancesFound, InstanceState
 from bus.messages.hosts import AggregatesFound, AggregateState, AskAggregates, AskHosts, HostsFound
+from bus.messages.placement import AskSnapshot, SnapshotPage
 from bus.messages.stored_names import AskGroups, GroupsFound, GroupState
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState, why_ambiguous
@@ -21,7 +22,6 @@ from engine.inventories import AggregateId, GroupId, ProviderState, near, near_i
 from kit.parts import batches_of
 from moor.client.bus_client import (
     FOUND_AT_ONCE_MAX,
-    PAGE,
     Asks,
     BusClient,
     answer_of,
@@ -29,7 +29,6 @@ from moor.client.bus_client import (
     hosts_of,
     items_of,
     pages_of,
-    providers_of,
 )
 from moor.client.errors import Ambiguous, NotFound, Rejected
 from moor.client.requests import StateName
@@ -39,6 +38,7 @@ T = TypeVar("T")
 # An id, a name, or the beginning of an id.
 Named = UUID | str
 
+PAGE = 500
 PREFIX_MIN = 4
 # How many of the things that a text may mean are listed.
 CANDIDATES_MAX = 8
@@ -339,7 +339,8 @@ async def aggregate_ids(asking: Asks, named: Sequence[Named]) -> list[AggregateI
 
 
 async def provider_named(asking: Asks, named: Named) -> ProviderState:
-    return one_of(PROVIDERS, named, await providers_of(asking))
+    every = await items_of(asking, AskSnapshot(limit=PAGE), SnapshotPage, lambda page: page.providers)
+    return one_of(PROVIDERS, named, every)
 
 
 async def unknown_with_near(asking: Asks, names: Iterable[str]) -> str:

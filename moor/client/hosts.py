@@ -40,7 +40,6 @@ from kit.process import during
 from moor.client.bus_client import (
     FOUND_AT_ONCE_MAX,
     LOOK_AGAIN_S,
-    PAGE,
     BusClient,
     InstanceFollower,
     items_of,
@@ -287,6 +286,7 @@ DRAINING: Final[tuple[MoveKind, ...]] = ("live-migrate", "migrate")
 EVACUATING: Final[tuple[MoveKind, ...]] = ("evacuate",)
 
 
+HOSTS_PAGE = 500
 # An aggregate's id follows from its name, so that to create it again makes the same one.
 AGGREGATE_NAMES = UUID("0a5c6a34-4a7e-4b8e-9d43-6f2f6a1c7d11")
 
@@ -304,7 +304,7 @@ class HostCalls(ClientSession):
         name: str = "",
     ) -> Listing[HostState, HostsFound]:
         """All hosts in the order of their names, bare-metal nodes too; or those that are so. A page also says what they use. For admins."""
-        question = AskHosts(cell=cell, mode=mode or "", up=up, kind=kind, name=name, limit=PAGE)
+        question = AskHosts(cell=cell, mode=mode or "", up=up, kind=kind, name=name, limit=HOSTS_PAGE)
         return Listing(self, question, HostsFound, lambda page: page.hosts)
 
     async def show_host(self, name: str) -> HostState:
@@ -474,11 +474,13 @@ class HostCalls(ClientSession):
 
     def list_capabilities(self) -> Listing[Capability, CapabilitiesFound]:
         """The traits, resource classes and facts that hosts have: on how many hosts, with which values. For admins."""
-        return Listing(self, AskCapabilities(limit=PAGE), CapabilitiesFound, lambda page: page.capabilities)
+        return Listing(
+            self, AskCapabilities(limit=HOSTS_PAGE), CapabilitiesFound, lambda page: page.capabilities
+        )
 
     def list_hosts_having(self, name: str, value: str = "") -> Listing[HostHaving, CapabilitiesFound]:
         """The hosts that have this trait, resource class or fact, each with its value. For admins."""
-        question = AskCapabilities(having=name, value=value, limit=PAGE)
+        question = AskCapabilities(having=name, value=value, limit=HOSTS_PAGE)
         return Listing(self, question, CapabilitiesFound, lambda page: page.hosts)
 
     # Cells, and the cloud as a whole
@@ -513,7 +515,7 @@ class AggregateCalls(ClientSession):
 
     def list_aggregates(self) -> Listing[AggregateState, AggregatesFound]:
         """All aggregates in the order of their names, without their hosts."""
-        question = AskAggregates(limit=PAGE)
+        question = AskAggregates(limit=HOSTS_PAGE)
         return Listing(self, question, AggregatesFound, lambda page: page.aggregates)
 
     async def show_aggregate(self, aggregate: Named) -> AggregateState:
@@ -529,7 +531,7 @@ class AggregateCalls(ClientSession):
         return structs.replace(found[0], hosts_count=len(hosts), hosts=hosts)
 
     async def _aggregate_pages(self, name: str) -> list[AggregateState]:
-        question = AskAggregates(name=name, limit=PAGE)
+        question = AskAggregates(name=name, limit=HOSTS_PAGE)
         listing = Listing(self, question, AggregatesFound, lambda page: page.aggregates)
         return [each async for each in listing]
 

@@ -72,6 +72,8 @@ from moor.client.requests import (
     order_id,
 )
 
+HISTORY_PAGE = 200
+
 
 class NamingSession(ClientSession):
     """A client whose orders name instances, groups and aggregates by their names."""
@@ -224,9 +226,7 @@ class InstanceCalls(NamingSession):
         """The orders that an instance was given, the first one first, and how each ended."""
 
         async def question() -> AskHistory:
-            return AskHistory(
-                instance=await self._id(instance), project=self.project, limit=FOUND_AT_ONCE_MAX
-            )
+            return AskHistory(instance=await self._id(instance), project=self.project, limit=HISTORY_PAGE)
 
         return Listing(self, question, HistoryFound, lambda page: page.changes)
 
@@ -324,6 +324,7 @@ async def _is_over(asking: Asks, question: AskConsole) -> bool:
 
 # Asks what would fit where, why a host was chosen, and why none was. Nothing is claimed or written.
 
+VERDICTS_PAGE = 200
 EXPLANATIONS_PAGE = 100
 
 
@@ -348,7 +349,7 @@ class PlanCalls(NamingSession):
 
         async def question() -> AskReasons:
             request = build_of(flavor, self.project, await self._with_ids(fields))
-            return AskReasons(request=request, step=step, limit=FOUND_AT_ONCE_MAX)
+            return AskReasons(request=request, step=step, limit=VERDICTS_PAGE)
 
         return Listing(self, question, ReasonsFound, lambda page: page.hosts)
 
@@ -376,6 +377,8 @@ class PlanCalls(NamingSession):
 
 
 # Moves instances to other hosts, shelves and rebuilds them.
+
+MOVES_PAGE = 200
 
 
 class MoveCalls(InstanceCalls):
@@ -485,7 +488,7 @@ class MoveCalls(InstanceCalls):
 
     def list_moves(self, *, host: str = "", ended: bool = False) -> Listing[Change, MovesFound]:
         """The moves of all instances, the newest first: those under way, or with `ended` all of them. For admins."""
-        question = AskMoves(host=host, ended=ended, limit=FOUND_AT_ONCE_MAX)
+        question = AskMoves(host=host, ended=ended, limit=MOVES_PAGE)
         return Listing(self, question, MovesFound, lambda page: page.moves)
 
     async def _move(

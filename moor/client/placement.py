@@ -46,11 +46,12 @@ from bus.messages.placement import AskSnapshot, InventoryInUse, SnapshotPage
 from engine.inventories import ProviderId, ProviderState, ReportedInventory
 from engine.refusals import NotAllowed as NotPossible
 from engine.refusals import TooCostly
-from moor.client.bus_client import PAGE, readable
+from moor.client.bus_client import readable
 from moor.client.errors import Rejected
 from moor.client.finding import Named, aggregate_ids, id_in, provider_named, unknown_with_near
 from moor.client.requests import ClientSession, Listing
 
+PAGE = 500
 # The reason for each refusing verdict, filled from its fields.
 REASONS: Mapping[type, tuple[str, str]] = {
     NotPossible: ("{field}", "{reason}"),

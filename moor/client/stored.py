@@ -44,7 +44,6 @@ from bus.messages.stored_names import (
 )
 from engine.flavors import DeviceProfile, Flavor
 from engine.inventories import GroupId, GroupPolicy, QuotaState, near
-from moor.client.bus_client import FOUND_AT_ONCE_MAX, PAGE
 from moor.client.errors import ClientError, NotFound, Rejected
 from moor.client.finding import Named, group_id
 from moor.client.placement import PlacementSession
@@ -53,6 +52,8 @@ from moor.client.requests import Listing
 T = TypeVar("T")
 P = TypeVar("P")
 
+PAGE = 500
+GROUPS_PAGE = 200
 QUOTAS_PAGE = 100
 
 
@@ -199,7 +200,7 @@ class StoredCalls(PlacementSession):
 
     def list_groups(self, *, name: str = "") -> Listing[GroupState, GroupsFound]:
         """All server groups, without their members; or those of this name."""
-        question = AskGroups(project=self.project, name=name, limit=FOUND_AT_ONCE_MAX)
+        question = AskGroups(project=self.project, name=name, limit=GROUPS_PAGE)
         return Listing(self, question, GroupsFound, lambda page: page.groups)
 
     async def _one_group(self, message: Callable[..., Message], group: Named) -> GroupState:

@@ -22,7 +22,8 @@ from engine.flavors import Flavor
 from engine.hosts import Aggregate, HostState
 from engine.inventories import AggregateId, GroupId, ProviderState
 from kit.parts import batches_of
-from moor.client.bus_client import PAGE, BusClient, items_of
+from moor.client.bus_client import BusClient, items_of
+from moor.client.finding import PAGE
 from nova_bridge.importing.reading import NovaDatabases
 from nova_bridge.importing.records import ContradictionError, check_message, id_of, text_in, whole_in, wrong
 

@@ -174,15 +174,22 @@ class Touched(Struct, frozen=True, gc=False):
     consumers: int = 0
 
 
-class ClaimChanges(Struct, frozen=True):
+class HolderChanges(Struct, frozen=True):
+    """The claims that began and ended, and the members that joined and left groups: for the log."""
+
+    claimed: tuple[Holder, ...] = ()
+    ended: tuple[Holder, ...] = ()
+    joined: tuple[GroupMember, ...] = ()
+    left: tuple[Holder, ...] = ()
+
+
+class ClaimChanges(HolderChanges, frozen=True, kw_only=True):
     """Everything that the store writes after a batch of claims. All values are those after the batch, not differences.
 
     `consumers` are the changed rows. `forgotten` are the ids of rows to delete: they were inserted and not used, or no
     later message can refer to them. `held` replaces all that a consumer holds. After a reshape, `counted` has the numbers of
     consumers of the providers that `TreeChanges` writes; all others are in `touched`. `groups` are new or changed server groups.
     `quotas` are those of which another amount is used now.
-    `claimed`, `ended`, `joined` and `left` are for the log: the claims that began and ended, and the members that joined and
-    left groups.
     """
 
     consumers: tuple[Consumer, ...] = ()
@@ -192,10 +199,6 @@ class ClaimChanges(Struct, frozen=True):
     counted: tuple[tuple[ProviderId, int], ...] = ()
     groups: tuple[GroupRow, ...] = ()
     quotas: tuple[Quota, ...] = ()
-    claimed: tuple[Holder, ...] = ()
-    ended: tuple[Holder, ...] = ()
-    joined: tuple[GroupMember, ...] = ()
-    left: tuple[Holder, ...] = ()
 
 
 class ProviderBook(Struct, frozen=True):

@@ -113,7 +113,7 @@ class TogetherFinder:
         if not isinstance(answer, ClaimsAnswered):
             raise WrongAnswer(f"placement answered a claim by {answer!r}")
         verdict = answer.verdict
-        self._chooser.count(_counted(verdict, len(searches)))
+        self._chooser.verdicts.update(_counted(verdict, len(searches)))
         if isinstance(verdict, AllClaimed):
             for one in searches:
                 self._chooser.picture.granted(*one.key)

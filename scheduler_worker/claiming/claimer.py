@@ -8,7 +8,7 @@ outdated picture may cost a retry, but never refuses a request for which there i
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, get_args
@@ -110,7 +110,7 @@ class Claimer:
         # Among hosts equally good, each worker prefers others.
         self._salt = chance.getrandbits(32)
         # Placement's answers so far, by the verdict's type.
-        self._verdicts: Counter[type[ClaimVerdict]] = Counter(dict.fromkeys(get_args(ClaimVerdict), 0))
+        self.verdicts: Counter[type[ClaimVerdict]] = Counter(dict.fromkeys(get_args(ClaimVerdict), 0))
         self._choices = Histogram(CHOSEN)
         # The claims of all batches that are not answered yet.
         self._under_way: set[asyncio.Future[None]] = set()
@@ -124,13 +124,9 @@ class Claimer:
         return (
             self._choices,
             CLAIMS.numbers(
-                {(str(kind.__struct_config__.tag),): count for kind, count in self._verdicts.items()}
+                {(str(kind.__struct_config__.tag),): count for kind, count in self.verdicts.items()}
             ),
         )
-
-    def count(self, verdicts: Iterable[type[ClaimVerdict]]) -> None:
-        """Count placement's verdicts on claims for the metrics."""
-        self._verdicts.update(verdicts)
 
     async def find_at_once(self, searches: Sequence[Search]) -> None:
         """Choose and claim once for each search. Searches whose claim is granted have their outcome; the others have no
@@ -394,7 +390,7 @@ class Claimer:
         with self.claiming():
             traces = [one.trace for one, _ in claiming]
             verdicts = await self._ask([one.order() for one, _ in claiming], traces)
-            self.count(map(type, verdicts))
+            self.verdicts.update(map(type, verdicts))
             for (one, chosen), verdict in zip(claiming, verdicts, strict=True):
                 needs_more |= self._take(one, chosen, verdict)
         if needs_more:

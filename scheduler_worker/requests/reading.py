@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -142,11 +142,8 @@ def names_stored(build: BuildInstance) -> bool:
 ReadT = TypeVar("ReadT")
 
 
-class _Understood(NamedTuple):
-    spec: InstanceSpec
-    digest: bytes
-    spec_bytes: bytes
-    alternatives: tuple[Alternative, ...]
+# The spec, the digest, the specs as rows keep them, and the alternatives.
+_Understood = tuple[InstanceSpec, bytes, bytes, tuple[Alternative, ...]]
 
 
 class RequestReader:
@@ -201,9 +198,8 @@ class RequestReader:
             alternatives = ()
         if len(self._known) >= SPECS_MAX:
             self._known.clear()
-        understood = self._known[content] = _Understood(
-            spec, hashlib.sha256(content).digest(), encoded(spec, build, alternatives), alternatives
-        )
+        spec_bytes = encoded(spec, build, alternatives)
+        understood = self._known[content] = spec, hashlib.sha256(content).digest(), spec_bytes, alternatives
         return understood
 
     def _not_read(self, spec: InstanceSpec, request: InstanceRequest) -> RequestProblem | None:
