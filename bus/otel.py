@@ -2,23 +2,28 @@
 
 A span stands for one message in one worker: from when it was taken from its queue until it was acknowledged. An order of a client that
 is in no trace begins one. Others outside of a trace, such as heartbeats, begin none.
+
+Only a process whose settings name a receiver loads this.
 """
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from bus.message import Message, StrictMessage, type_of
 from bus.queues import QueueKind
 from bus.topology import kind_of
 from kit import logs
 from kit.health import About
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.trace import Span
 
 # The path of traces below the address of a receiver.
 PATH = "/v1/traces"
@@ -28,12 +33,8 @@ _FIELDS = ("instance", "request_id", "consumer", "cell", "host", "attempt")
 
 
 @contextmanager
-def traced(about: About) -> Iterator[None]:
-    """A context in which this process sends traces, if its settings say so."""
-    url, share = logs.wanted()
-    if not url:
-        yield
-        return
+def traces_sent(about: About, url: str, share: float) -> Iterator[None]:
+    """A context in which this process sends this share of its traces to this address."""
     provider = _provider(about, url, share)
     logs.use_tracer(_Tracer(provider))
     try:
@@ -44,13 +45,7 @@ def traced(about: About) -> Iterator[None]:
         provider.shutdown()
 
 
-def _provider(about: About, url: str, share: float) -> "TracerProvider":
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - if wanted
-    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
-    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-    from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio  # noqa: PLC0415
-
+def _provider(about: About, url: str, share: float) -> TracerProvider:
     facts = {"service.namespace": "moorage", "service.name": about.role, "service.version": about.version}
     resource = Resource.create({**facts, **({"moorage.cell": about.cell} if about.cell else {})})
     provider = TracerProvider(
@@ -65,14 +60,8 @@ def _provider(about: About, url: str, share: float) -> "TracerProvider":
 
 
 class _Tracer:
-    def __init__(self, provider: "TracerProvider") -> None:
-        from opentelemetry.trace import SpanKind  # noqa: PLC0415
-        from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
-            TraceContextTextMapPropagator,
-        )
-
+    def __init__(self, provider: TracerProvider) -> None:
         self._tracer = provider.get_tracer("moorage")
-        self._kind = SpanKind.CONSUMER
         self._texts = TraceContextTextMapPropagator()
 
     def begin(
@@ -94,28 +83,24 @@ class _Tracer:
         span = self._tracer.start_span(
             f"{queue} {type_of(message)}",
             context=self._texts.extract({"traceparent": parent}) if parent else None,
-            kind=self._kind,
+            kind=SpanKind.CONSUMER,
             attributes=attributes,
         )
         return _OpenSpan(span, self._texts_of(span))
 
-    def _texts_of(self, span: "Span") -> str:
-        from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
-
+    def _texts_of(self, span: Span) -> str:
         carrier: dict[str, str] = {}
         self._texts.inject(carrier, set_span_in_context(span))
         return carrier.get("traceparent", "")
 
 
 class _OpenSpan:
-    def __init__(self, span: "Span", context: str) -> None:
+    def __init__(self, span: Span, context: str) -> None:
         self._span = span
         self.context = context
 
     def end(self, problem: str = "") -> None:
         if problem:
-            from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415
-
             self._span.set_status(Status(StatusCode.ERROR, problem))
         self._span.end()
 

@@ -162,7 +162,7 @@ def rpc_queues(settings: NovaSettings, unique: str) -> tuple[ForeignQueue, ...]:
 async def open_rpc(connection: Connection, queues: Sequence[ForeignQueue], prefetch: int) -> RabbitRpc:
     if not isinstance(connection, RabbitConnection):
         raise Refusal("nova_bus_url must name Nova's RabbitMQ: amqp://... or amqps://...")
-    return await connection.open_rpc(queues, prefetch)
+    return await RabbitRpc.open(connection, queues, prefetch)
 
 
 def _fanout(unique: str, *, is_quorum: bool) -> ForeignQueue:

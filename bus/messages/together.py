@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bus.messages.administration import ClaimPlace, ClaimTogether, ShareTemplate, TemplateAmount
 from bus.messages.placement import ClaimResources
-from engine.inventories import ProviderId, ResourceAmount, ShapeSeen, Share
+from engine.inventories import ResourceAmount, ShapeSeen, Share
 from engine.refusals import NotAllowed
 
 
@@ -14,37 +14,34 @@ def taken_together(
     templates: dict[ShareTemplate, int] = {}
     places: list[ClaimPlace] = []
     for claim in claims:
-        template, providers, shapes = _taken_apart(claim)
+        share = claim.share
+        # The host first.
+        named = [
+            share.host,
+            *[each.provider for each in share.amounts],
+            *[each.root for each in share.shapes],
+        ]
+        providers = tuple(dict.fromkeys(named))
+        numbers = {provider: position for position, provider in enumerate(providers)}
+        template = ShareTemplate(
+            cell=claim.cell,
+            amounts=tuple(
+                [
+                    TemplateAmount(
+                        provider=numbers[amount.provider], resource=amount.resource, amount=amount.amount
+                    )
+                    for amount in share.amounts
+                ]
+            ),
+            roots=tuple([numbers[seen.root] for seen in share.shapes]),
+            instances_max=share.instances_max,
+        )
         number = templates.setdefault(template, len(templates))
+        shapes = tuple([seen.shape for seen in share.shapes])
         places.append(
             ClaimPlace(consumer=claim.consumer, template=number, providers=providers, shapes=shapes)
         )
     return tuple(templates), tuple(places)
-
-
-def _taken_apart(claim: ClaimResources) -> tuple[ShareTemplate, tuple[ProviderId, ...], tuple[int, ...]]:
-    share = claim.share
-    # The host first.
-    providers = tuple(
-        dict.fromkeys(
-            [share.host, *[each.provider for each in share.amounts], *[each.root for each in share.shapes]]
-        )
-    )
-    numbers = {provider: position for position, provider in enumerate(providers)}
-    template = ShareTemplate(
-        cell=claim.cell,
-        amounts=tuple(
-            [
-                TemplateAmount(
-                    provider=numbers[amount.provider], resource=amount.resource, amount=amount.amount
-                )
-                for amount in share.amounts
-            ]
-        ),
-        roots=tuple([numbers[seen.root] for seen in share.shapes]),
-        instances_max=share.instances_max,
-    )
-    return template, providers, tuple([seen.shape for seen in share.shapes])
 
 
 def claims_of(together: ClaimTogether) -> list[ClaimResources] | NotAllowed:

@@ -23,7 +23,6 @@ from bus.definitions import arguments_of
 from bus.queues import Binding, Limits, Objects, Queue, QueueKind
 from bus.rabbit.channels import QUIET_S, RabbitConsuming, RabbitPublishing
 from bus.rabbit.connection import RabbitWire, bounded
-from bus.rabbit.rpc import ForeignQueue, RabbitRpc, open_rpc
 from bus.rabbit.undocumented import decode_leniently
 from kit.errors import AccessRefused, ConnectionLost, Operational
 from kit.tls import BadCertificate, TlsClient, client_tls
@@ -122,10 +121,6 @@ class RabbitConnection(RabbitWire):
             await consuming.close()
             raise
         return consuming
-
-    async def open_rpc(self, queues: Sequence[ForeignQueue], prefetch: int) -> RabbitRpc:
-        """Serve the RPC of another program that calls by these queues."""
-        return await open_rpc(self, self.user, queues, prefetch)
 
     async def depth(self, queue: str) -> int:
         return (await self._look_at(queue)).message_count or 0
@@ -306,7 +301,11 @@ class RabbitNode:
             case TimeoutError():
                 return ConnectionLost(f"{self._name} did not answer within {self._connect_s_max:.0f} s")
             case aiormq.exceptions.AMQPError() | OSError() | EOFError() | StopAsyncIteration():
-                return ConnectionLost(self._not_connected(problem))
+                hung_up = _HUNG_UP.search(repr(problem)) is not None
+                why = self._tls_client.explained(problem, hung_up=hung_up)
+                return ConnectionLost(
+                    f"{self._name}: {why}" if why else f"cannot connect to {self._name}: {problem!r}"
+                )
         return problem
 
     def _why_refused(self) -> str:
@@ -317,11 +316,6 @@ class RabbitNode:
             )
         where = f"the file {self._password_file}" if self._password_file else "MOOR_BUS_URL"
         return f"wrong password, or no such user; correct {where}, or the user on the broker (`moor broker declare`)"
-
-    def _not_connected(self, problem: BaseException) -> str:
-        hung_up = _HUNG_UP.search(repr(problem)) is not None
-        why = self._tls_client.explained(problem, hung_up=hung_up)
-        return f"{self._name}: {why}" if why else f"cannot connect to {self._name}: {problem!r}"
 
 
 class RabbitBroker:

@@ -19,102 +19,14 @@ from pamqp import commands
 from bus.broker import Arrivals, Delivery, Receipt
 from bus.message import Parcel
 from bus.rabbit import connection
-from bus.rabbit.connection import RabbitWire, again
+from bus.rabbit.connection import OpenChannel, RabbitWire, again
 from bus.rabbit.parcels import delivery_of, properties_of, why_unfit
 from kit.errors import ConnectionLost, ConsumerCancelled, Interrupted, OneWasRefused, Refusal
 
 # A consumer that has received nothing for so long looks whether its queue knows it.
 QUIET_S = 30.0
 
-T = TypeVar("T")
 D = TypeVar("D")
-
-
-class OpenChannel:
-    """A channel of the library, and the calls on it, which reach the broker in their order. Once the channel has ended, those that
-    wait end with its reason.
-    """
-
-    def __init__(self, wire: RabbitWire, channel: Channel) -> None:
-        self.wire = wire
-        self.channel = channel
-        self.over: Refusal | Interrupted | None = None
-        # How many waited then.
-        self.at_the_end = 0
-        self._waiting: set[asyncio.Timeout] = set()
-        # Where the library has no room, a later call could pass those that wait there. So they wait here, in order.
-        self._turn = asyncio.Lock()
-        self._behind = 0
-        # A channel ends with its connection, too.
-        channel.closing.add_done_callback(self._on_closing)
-        wire.holds(self)
-
-    async def call(self, asked: Coroutine[Any, Any, T]) -> T:
-        if self._behind or not self.wire.takes_frames:
-            await self._until_taken(asked)
-        if self.over is not None or not self.wire.is_open(self.channel):
-            asked.close()
-            raise ConnectionLost(f"this channel has ended: {self.over or 'the broker has closed it'}")
-        limit = asyncio.timeout(None)
-        self._waiting.add(limit)
-        try:
-            async with limit:
-                try:
-                    # RabbitMQ's answer to several parcels at once is lost if the library does not know the last of them.
-                    with self.wire.awaiting():
-                        return await asked
-                except (exceptions.DeliveryError, TypeError, ValueError):
-                    raise
-                except exceptions.ChannelInvalidStateError as problem:
-                    raise ConnectionLost(f"this channel has ended: {problem}") from None
-                except asyncio.CancelledError:
-                    task = asyncio.current_task()
-                    if task is not None and task.cancelling():
-                        raise
-                    self.end(self.wire.reason(None))
-                except Exception as problem:  # noqa: BLE001 - the library raises whatever has ended its connection
-                    self.end(self.wire.reason(problem))
-        except TimeoutError:
-            # It was ended meanwhile.
-            pass
-        finally:
-            self._waiting.remove(limit)
-        assert self.over is not None, "it was ended above"
-        raise again(self.over)
-
-    async def _until_taken(self, asked: Coroutine[Any, Any, object]) -> None:
-        self._behind += 1
-        try:
-            async with self._turn:
-                while not self.wire.takes_frames:
-                    await self.wire.until_unblocked()
-                    await asyncio.sleep(0)
-        except BaseException:
-            asked.close()
-            raise
-        finally:
-            self._behind -= 1
-
-    def end(self, why: Refusal | Interrupted) -> None:
-        """Tell all who wait why it has ended."""
-        if self.over is not None:
-            return
-        self.over, self.at_the_end = why, len(self._waiting)
-        for limit in self._waiting:
-            if not limit.expired():
-                limit.reschedule(0)
-
-    async def stop(self) -> None:
-        """Consume no more, and wait until the broker has all acknowledgements."""
-
-    async def close(self) -> None:
-        await self.stop()
-        self.wire.lets_go(self)
-        await self.wire.leave(self.channel)
-        self.end(Interrupted("the channel was closed by this end"))
-
-    def _on_closing(self, closing: asyncio.Future[Any]) -> None:
-        self.end(self.wire.reason(None if closing.cancelled() else closing.exception()))
 
 
 class RabbitPublishing(OpenChannel):

@@ -13,6 +13,7 @@ from pamqp import commands
 
 from bus.broker import Receipt, require_prefetch
 from bus.message import Parcel
+from bus.rabbit.broker import RabbitConnection
 from bus.rabbit.channels import Consumers, RabbitPublishing
 from bus.rabbit.connection import RabbitWire
 from bus.rabbit.parcels import PERSISTENT
@@ -53,6 +54,32 @@ class RabbitRpc(Consumers[RpcDelivery]):
         super().__init__(wire, channel, "a caller's queue", self._delivery_of)
         self._replies = replies
 
+    @classmethod
+    async def open(
+        cls, connection: RabbitConnection, queues: Sequence[ForeignQueue], prefetch: int
+    ) -> "RabbitRpc":
+        """Consume these queues, after declaring what is missing of them. `prefetch` bounds each queue's unacknowledged requests."""
+        require_prefetch(prefetch)
+        for exchange in {queue.exchange.name: queue.exchange for queue in queues}.values():
+            await _ensure_exchange(connection, exchange)
+        for queue in queues:
+            await _ensure_queue(connection, queue)
+        replies = _Replies(connection, await connection.channel(confirms=True), connection.user)
+        try:
+            rpc = cls(connection, await connection.channel(), replies)
+        except BaseException:
+            await replies.close()
+            raise
+        try:
+            await connection.answered(rpc.channel.basic_qos(prefetch_count=prefetch), rpc.channel)
+            for queue in queues:
+                # By the tag of its consumer, a request says from which queue it is.
+                await rpc.consume(queue.name, queue.name)
+        except BaseException:
+            await rpc.close()
+            raise
+        return rpc
+
     async def reply(self, queue: str, body: bytes) -> Receipt:
         """Send an answer to this queue of a caller. `UNROUTABLE`: the queue does not exist."""
         parcel = Parcel(exchange="", routing_key=queue, body=body, mandatory=True)
@@ -84,30 +111,6 @@ class _Replies(RabbitPublishing):
             # By it, an answer that the broker returns is recognised.
             message_id=str(number),
         )
-
-
-async def open_rpc(wire: RabbitWire, user: str, queues: Sequence[ForeignQueue], prefetch: int) -> RabbitRpc:
-    """Consume these queues, after declaring what is missing of them. `prefetch` bounds each queue's unacknowledged requests."""
-    require_prefetch(prefetch)
-    for exchange in {queue.exchange.name: queue.exchange for queue in queues}.values():
-        await _ensure_exchange(wire, exchange)
-    for queue in queues:
-        await _ensure_queue(wire, queue)
-    replies = _Replies(wire, await wire.channel(confirms=True), user)
-    try:
-        rpc = RabbitRpc(wire, await wire.channel(), replies)
-    except BaseException:
-        await replies.close()
-        raise
-    try:
-        await wire.answered(rpc.channel.basic_qos(prefetch_count=prefetch), rpc.channel)
-        for queue in queues:
-            # By the tag of its consumer, a request says from which queue it is.
-            await rpc.consume(queue.name, queue.name)
-    except BaseException:
-        await rpc.close()
-        raise
-    return rpc
 
 
 async def _ensure_exchange(wire: RabbitWire, exchange: ForeignExchange) -> None:

@@ -129,15 +129,12 @@ class Session:
             self._channels.pop(number, None)
         done = await getattr(on, operation)(**arguments)
         if opens:
-            self._opened(number, done)
+            self._channels[number] = done
+            if isinstance(done, MemoryConsuming):
+                self._tasks.create_task(self._push(number, done))
             return None
         answer: int | str | None = done.value if isinstance(done, Receipt) else done
         return answer
-
-    def _opened(self, number: int, channel: MemoryPublishing | MemoryConsuming) -> None:
-        self._channels[number] = channel
-        if isinstance(channel, MemoryConsuming):
-            self._tasks.create_task(self._push(number, channel))
 
     # Deliveries
 

@@ -8,21 +8,20 @@ import argparse
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from bus.messages.cloud import COUNTED_MAX, WorkerAlive
-from bus.otel import traced
 from bus.queues import CELL0
 from bus.workers.station import Heartbeats, Station
 from bus.workers.worker import Worker
 from kit.errors import Operational, Transient, Unavailable
 from kit.health import HEALTH_VARIABLE, About, BadAddressError, Health, ReadyTeller
-from kit.logs import FORMATS
+from kit.logs import FORMATS, wanted
 from kit.metrics import Histogram, Numbers
 from kit.parts import Once, every_part
 from kit.process import Part, exiting_if_wrong, hangups_heard, run_process, run_until, stopped_by_signals
@@ -170,6 +169,19 @@ def release() -> str:
         return version("moorage")
     except PackageNotFoundError:
         return "not installed"
+
+
+@contextmanager
+def traced(about: About) -> Iterator[None]:
+    """A context in which this process sends traces, if its settings say so."""
+    url, share = wanted()
+    if not url:
+        yield
+        return
+    from bus.otel import traces_sent  # noqa: PLC0415 - it loads OpenTelemetry
+
+    with traces_sent(about, url, share):
+        yield
 
 
 async def run_worker(

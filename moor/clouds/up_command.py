@@ -27,12 +27,11 @@ from bus.memory import (
     MemoryBroker,
     journaled_broker,
 )
-from bus.otel import traced
 from bus.settings import BusSettings
 from bus.topology import objects_of, user_of
 from bus.unix_socket.server import SocketTakenError, serve_unix
 from bus.workers.health_server import HealthServer
-from bus.workers.running import about
+from bus.workers.running import about, traced
 from engine.hosts import NODE
 from ironic_sync.core.offers import CellMap
 from kit.health import BadAddressError, Health

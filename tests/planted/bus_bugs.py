@@ -16,8 +16,8 @@ from bus.memory.broker import MemoryBroker, MemoryPublishing
 from bus.memory.journal import Journal, JournalFile, JournalWriteError
 from bus.rabbit import broker
 from bus.rabbit.broker import RabbitConnection, RabbitNode
-from bus.rabbit.channels import Consumers, OpenChannel, RabbitConsuming, RabbitPublishing
-from bus.rabbit.connection import RabbitWire
+from bus.rabbit.channels import Consumers, RabbitConsuming, RabbitPublishing
+from bus.rabbit.connection import OpenChannel, RabbitWire
 from bus.rabbit.rpc import RabbitRpc
 from bus.topology import broker_user_of
 from bus.unix_socket import client, server

@@ -14,7 +14,7 @@ from yarl import URL
 from bus.broker import Publishing, Receipt
 from bus.message import Parcel
 from bus.rabbit.broker import LARGE_BYTES, REST_S, RabbitBroker, RabbitConnection, RestingTransports
-from bus.rabbit.rpc import ForeignExchange, ForeignQueue
+from bus.rabbit.rpc import ForeignExchange, ForeignQueue, RabbitRpc
 from kit.errors import AccessRefused, ConnectionLost
 from tests.unit.brokers.test_rabbit_connecting import open_virtual_host
 
@@ -136,7 +136,9 @@ async def test_an_rpc_that_is_refused_a_queue_leaves_no_channel_open() -> None:
     async with publishing_to(ScriptedNode(())) as (connection, _):
         for _ in range(12):
             with pytest.raises(AccessRefused):
-                await connection.open_rpc([ForeignQueue("calls", ForeignExchange("theirs"), "call")], 1)
+                await RabbitRpc.open(
+                    connection, [ForeignQueue("calls", ForeignExchange("theirs"), "call")], 1
+                )
 
 
 # Rests
