@@ -1,4 +1,4 @@
-"""The broker port: the small set of operations that a message broker must offer.
+"""The broker port: the small set of operations that a message broker must offer; and how long its readers let parcels gather (`Pace`).
 
 The port hides no failure: connections break, confirms get lost, consumers are cancelled, and callers are
 told. Reconnecting, batching and settling per message are written once above the port, for every broker.

@@ -18,6 +18,7 @@ from bus.messages.hosts import (
     HostImages,
     HostMetrics,
     HostReshaped,
+    HostsAlive,
     HostShapeFound,
     HostsMeasured,
     HostsReported,
@@ -420,8 +421,9 @@ class FleetAnnouncer(HostAnnouncer[None]):
         ]
         return (HostsReported(cell=self._cell, hosts=some, sequence=sequence) for some in in_messages(facts))
 
-    def heard(self, hosts: Iterable[ProviderId]) -> None:
-        at_s, there = self._fleet.clock_s(), [*hosts]
+    def heard(self, beats: Sequence[Message]) -> None:
+        at_s = self._fleet.clock_s()
+        there = [host for beat in beats if isinstance(beat, HostsAlive) for host in beat.hosts]
         before_s = self._heard_at_s
         if back := [host for host in there if at_s - before_s.get(host, at_s) >= self._gone_after_s]:
             self._returned(back)

@@ -587,7 +587,7 @@ class HostAnnouncer(PartGroup, Generic[Touched]):
         """
         self.reporting = Periodic(reporting, self.report, every_s, is_cut_short=True, chance=chance)
         heartbeats = Heartbeats(
-            beating, publisher, self._beats, beat_s, rests_first=True, sent=self._heard, chance=chance
+            beating, publisher, self._beats, beat_s, rests_first=True, sent=self.heard, chance=chance
         )
         super().__init__(self.reporting, *beside, heartbeats)
         self.publisher = publisher
@@ -614,11 +614,8 @@ class HostAnnouncer(PartGroup, Generic[Touched]):
     async def send(self, messages: Iterable[Message]) -> None:
         await self.publisher.send_all([Outgoing(each) for each in messages])
 
-    def heard(self, hosts: Iterable[ProviderId]) -> None:
-        """A heartbeat of these hosts has left."""
-
-    def _heard(self, beats: Sequence[Message]) -> None:
-        self.heard(host for beat in beats if isinstance(beat, HostsAlive) for host in beat.hosts)
+    def heard(self, beats: Sequence[Message]) -> None:
+        """These heartbeats have left."""
 
     async def _beats(self) -> Sequence[Message]:
         beats = []

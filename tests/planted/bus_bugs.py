@@ -96,6 +96,12 @@ async def half_a_parcel_lost(real: Any, self: Any, held: Any, lines: Any) -> Non
     await real(self, held, lines[: (len(lines) + 1) // 2])
 
 
+# What a process has failed at itself is settled there, and no other process tries it.
+@planted("what a process passes on to another is lost", Intake, "_pass_on", world=ANY_CLOUD)
+async def passed_on_to_nobody(_real: Any, self: Any, held: Any) -> None:
+    await self.done([held])
+
+
 # A dead letter does not say what was wrong.
 @planted("a dead letter without its reason", Intake, "_bury_line", world=ANY_CLOUD)
 async def dead_letter_without_reason(real: Any, self: Any, held: Any, line: Any, _reason: str) -> None:
