@@ -9,7 +9,7 @@ INSTALLED := .venv/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof checks proven compiled-tests broker-tests other-tests lint types layers docs wheel bench conformance conformance-nova clean
+.PHONY: help demo test proof checks proven compiled-tests broker-tests other-tests lint types layers docs wheel planted mutants bench conformance conformance-nova clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -71,6 +71,15 @@ docs: $(INSTALLED) ## the docs as a site, in build/site; a link that leads nowhe
 	@mkdir -p build
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --config-file deploy/site/mkdocs.yml >build/docs.log 2>&1 || { cat build/docs.log; exit 1; }
 	@echo 'built: python3 -m http.server --directory build/site'
+
+planted: $(INSTALLED) ## which kind of test sees which planted bug; hours; goes on after an interruption
+	@echo '== planted bugs'
+	@$(PYTHON) -m tests.servers --brokers 2 --browser --guests --mariadb -- $(PYTHON) -m tests.planted
+
+SEED := 1
+mutants: $(INSTALLED) ## which of 300 small changes of the product no test notices; SEED=2 draws others
+	@echo '== mutants'
+	@$(PYTHON) -m tests.servers --brokers 2 --browser --libvirt -- $(PYTHON) -m tests.judge.living --seed $(SEED)
 
 wheel: $(INSTALLED) ## the package, as a file in dist/ for pip
 	@echo '== wheel'

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.planting import PLANTED, WATCHED, plant_as_asked
+from tests.judge.watching import WATCHED, notes
+from tests.planting import PLANTED, plant_as_asked
 from tests.servers.own_broker import brokers_in, take_broker
 from tests.stages import is_for_proof
 
@@ -67,11 +68,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.proof)
 
 
+def pytest_runtest_logstart() -> None:
+    notes.next_test()
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """For those who ask which tests run the place of a planted bug: how long each takes."""
-    if report.when == "call" and (notes := os.environ.get(WATCHED)):
-        with (Path(notes) / f"took-{os.getpid()}").open("a") as took:
-            took.write(f"\t{report.nodeid}\t{report.duration:.2f}\n")
+    """For those who ask which tests run a place of the product: how long each takes."""
+    if report.when == "call" and (folder := os.environ.get(WATCHED)):
+        with (Path(folder) / f"took-{os.getpid()}").open("a") as took:
+            took.write(f"{report.nodeid}\t{report.duration:.2f}\n")
 
 
 def pytest_collection_finish() -> None:

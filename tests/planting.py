@@ -1,25 +1,32 @@
-"""Plants in this process what it was asked for: one of the bugs of tests/planted, or the notes of which test runs the places of all."""
+"""Changes the product in this process as it was asked to: by one of the bugs of tests/planted, or a mutant; or notes which tests run what.
+
+It is imported before the product, so that the notes miss nothing.
+"""
 
 import os
 
-# The bug that the tests run with; and the folder of the notes. Both are handed on to the processes that tests start.
-PLANTED, WATCHED = "MOOR_TEST_PLANTED", "MOOR_TEST_WATCHED"
-# Set by pytest: the test that runs now.
-CURRENT = "PYTEST_CURRENT_TEST"
+from tests.judge import watching
+from tests.judge.watching import watch_as_asked
+
+# What the tests run with. It is handed on to the processes that tests start.
+PLANTED, MUTANT = "MOOR_TEST_PLANTED", "MOOR_TEST_MUTANT"
+
+watch_as_asked()
 
 
 def plant_as_asked() -> None:
-    name = os.environ.get(PLANTED)
-    if not name and WATCHED not in os.environ:
-        return
-    # It imports all workers.
-    from tests.planted import plant, watch_all  # noqa: PLC0415
+    # What is imported here imports all workers.
+    if name := os.environ.get(PLANTED):
+        from tests.planted import plant  # noqa: PLC0415
 
-    plant(name) if name else watch_all()
+        plant(name)
+    if mutant := os.environ.get(MUTANT):
+        from tests.judge.mutants import become  # noqa: PLC0415
+
+        become(mutant)
 
 
 def asked() -> dict[str, str]:
     """The variables for a process that a test starts."""
-    if PLANTED not in os.environ and WATCHED not in os.environ:
-        return {}
-    return {each: os.environ[each] for each in (PLANTED, WATCHED, CURRENT) if each in os.environ}
+    changed = {each: os.environ[each] for each in (PLANTED, MUTANT) if each in os.environ}
+    return changed | watching.asked()

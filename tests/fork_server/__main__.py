@@ -18,6 +18,7 @@ import threading
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
+from tests.judge.watching import notes
 from tests.planting import plant_as_asked
 
 REQUEST_BYTES_MAX = 2**20
@@ -124,6 +125,7 @@ def _become(request: Request) -> None:
     _open_streams()
     os.environ.clear()
     os.environ.update(request.env)
+    notes.next_test()
     sys.argv = [request.module, *request.arguments]
     sys.modules.pop(f"{request.module}.{PROGRAM}", None)
     try:

@@ -1,17 +1,18 @@
 """Planted bugs, in one table: they judge the tests. Each replaces one real function by one that does less, and its name says what
 it breaks for users.
 
-`pytest --planted NAME` runs any tests with the bug in place, also in the processes that they start. `python -m tests.planted` says
+`pytest --planted NAME` runs any tests with the bug in place, also in the processes that they start. `make planted` says
 which kind of test sees which bug (matrix.py). A bug whose function is gone is an error, and not a bug that is seen.
 """
 
+import sys
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 
-from tests.planted.replacing import ANY_CLOUD, BARE_METAL, BUGS, WORLD_OF, PlantedBug, noting
+from tests.planted.replacing import ANY_CLOUD, BARE_METAL, BUGS, WORLD_OF, PlantedBug, now_replaced
 
-__all__ = ["BUGS", "OF_NODES", "OF_WORLDS", "SIMULATED", "PlantedBug", "plant", "watch_all"]
+__all__ = ["BUGS", "OF_NODES", "OF_WORLDS", "SIMULATED", "PlantedBug", "plant"]
 
 for _file in sorted(Path(__file__).parent.glob("*_bugs.py")):
     import_module(f"{__name__}.{_file.stem}")
@@ -37,10 +38,8 @@ def plant(name: str) -> None:
     if name not in BUGS:
         raise LookupError(f"no planted bug {name!r}: there are {', '.join(sorted(BUGS))}")
     _for_good.enter_context(BUGS[name]())
-
-
-def watch_all() -> None:
-    """Plant nothing, and note for the rest of this process which tests run the places of all bugs."""
-    for name, bug in BUGS.items():
-        with noting(name):
-            _for_good.enter_context(bug())
+    # Tests that were collected before have the real functions.
+    for module in [each for each in sys.modules.values() if each.__name__.startswith("tests.")]:
+        for real, replacement in now_replaced:
+            for known in [each for each, value in vars(module).items() if value is real]:
+                setattr(module, known, replacement)

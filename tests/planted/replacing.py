@@ -4,7 +4,7 @@ inside, and to plant bugs.
 
 import functools
 import inspect
-import os
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -12,17 +12,14 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
 
-from tests.planting import CURRENT, WATCHED
+from tests.judge.places import ROOT, Place, place_of
 
 PlantedBug = Callable[[], AbstractContextManager[None]]
-# In place of a test: the place cannot be watched, so any test may run it.
-ANY = "*"
+# The places of a bug are asked for, and nothing is replaced.
+_asked_for: set[Place] | None = None
 
-# The bug whose place is watched, and not replaced.
-_watched = ""
-_noted: set[tuple[str, str]] = set()
-# The modules in which something was replaced or watched.
-_modules: set[str] = set()
+# What is real, and what stands in its place now.
+now_replaced: list[tuple[Any, Any]] = []
 
 _OF_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _POSITIONS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -91,16 +88,18 @@ def _with_the_real(by: Callable[..., Any], real: Any) -> Callable[..., Any]:
 def replaced(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None]:
     """`by` receives the real attribute, and returns its replacement."""
     real = vars(owner)[name]
-    _modules.add(owner.__name__ if inspect.ismodule(owner) else owner.__module__)
-    if _watched:
-        replacement = _watching(real, _watched)
-    else:
-        replacement = by(real)
-        _check_call(real, replacement)
+    if _asked_for is not None:
+        _asked_for.add(_place(owner, real))
+        yield
+        return
+    replacement = by(real)
+    _check_call(real, replacement)
     setattr(owner, name, replacement)
+    now_replaced.append((real, replacement))
     try:
         yield
     finally:
+        now_replaced.pop()
         setattr(owner, name, real)
 
 
@@ -118,11 +117,10 @@ def rewritten(owner: Any, name: str, part: str, by: str) -> Iterator[None]:
     """This function of a module or class runs with a part of its source replaced, also where other modules have imported it."""
     real = inspect.unwrap(vars(owner)[name])
     assert isinstance(real, FunctionType), f"{name} is not a function"
-    _modules.add(real.__module__)
     source = textwrap.dedent(inspect.getsource(real))
     assert source.count(part) == 1, f"{part!r} is not once in {real.__qualname__}"
-    if _watched:
-        _note(_watched, ANY)
+    if _asked_for is not None:
+        _asked_for.add(_place(owner, real))
         yield
         return
     lines = source.replace(part, by).splitlines(keepends=True)
@@ -154,55 +152,31 @@ def _check_call(real: object, replacement: object) -> None:
         raise
 
 
-@contextmanager
-def noting(bug: str) -> Iterator[None]:
-    """Meanwhile nothing is replaced: the tests that run the place of this bug are noted, until the process ends."""
-    global _watched  # noqa: PLW0603
-    _watched = bug
+def places_of(bug: PlantedBug) -> list[Place]:
+    """What the bug replaces."""
+    global _asked_for  # noqa: PLW0603
+    _asked_for = set()
     try:
-        yield
+        with bug():
+            return sorted(_asked_for)
     finally:
-        _watched = ""
+        _asked_for = None
 
 
-def rooms_of(bug: PlantedBug) -> set[str]:
-    """The rooms whose code the bug replaces."""
-    _modules.clear()
-    with noting("rooms"), bug():
-        return {module.partition(".")[0] for module in _modules} - {"tests"}
-
-
-def _watching(real: Any, bug: str) -> Any:
-    """The same, but it notes that a test runs the place of this bug."""
-    match real:
-        case staticmethod() | classmethod():
-            return type(real)(_watching(real.__func__, bug))
-        case property():
-            return property(_watching(real.fget, bug), real.fset)
-        case FunctionType() if inspect.iscoroutinefunction(real):
-
-            @functools.wraps(real)
-            async def watching(*values: Any, **named: Any) -> Any:
-                _note(bug)
-                return await real(*values, **named)
-
-            return watching
-        case FunctionType():
-
-            @functools.wraps(real)
-            def watched(*values: Any, **named: Any) -> Any:
-                _note(bug)
-                return real(*values, **named)
-
-            return watched
-    _note(bug, ANY)
-    return real
-
-
-def _note(bug: str, test: str = "") -> None:
-    test = test or os.environ.get(CURRENT, "").rpartition(" (")[0]
-    if not test or (bug, test) in _noted or WATCHED not in os.environ:
-        return
-    _noted.add((bug, test))
-    with (Path(os.environ[WATCHED]) / str(os.getpid())).open("a") as notes:
-        notes.write(f"{bug}\t{test}\n")
+def _place(owner: Any, real: Any) -> Place:
+    """A place without a name stands for all of its file: what is replaced is no function of the product."""
+    while not isinstance(real, FunctionType):
+        match real:
+            case staticmethod() | classmethod():
+                real = real.__func__
+            case property():
+                real = real.fget
+            case _ if hasattr(real, "__wrapped__"):
+                real = real.__wrapped__
+            case _:
+                break
+    if isinstance(real, FunctionType) and (place := place_of(inspect.unwrap(real))):
+        return place
+    module = owner if inspect.ismodule(owner) else sys.modules[owner.__module__]
+    file = Path(str(module.__file__))
+    return Place(str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else file.name, "")

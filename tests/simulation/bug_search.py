@@ -92,6 +92,12 @@ def find(bug: str, seeds: Iterable[int]) -> ShownBug | None:
     return None if shown is None else ShownBug(shown[0].plan.seed, shown[1].promise)
 
 
+def broken_in(seed: int) -> str:
+    """The promise that this seed breaks with what is planted in this process; empty if all are kept."""
+    broken = run(_given_up_sooner(draw(seed))).broken
+    return "" if broken is None else broken.promise
+
+
 def _showing(bug: str, seeds: Iterable[int]) -> Iterator[tuple[Outcome, Broken]]:
     for seed in seeds:
         plan = _given_up_sooner(draw(seed)) if bug else draw(seed)
