@@ -23,8 +23,9 @@ test: checks ## lint, types, layers, docs, and the tests on real servers: the sa
 
 # One folder of tests after the other. Those that passed are not run again until a file changes, so it goes on where it was.
 proof: checks ## the same, with all tests: tests/stages.py
-	@state=$$({ git rev-parse HEAD; git diff HEAD; git ls-files --others --exclude-standard; } | git hash-object --stdin) && \
-	  $(PYTHON) -m tests.servers --brokers 4 --browser --guests --mariadb -- $(MAKE) --no-print-directory --keep-going proven STATE=$$state
+	@state=$$({ git rev-parse HEAD; git diff HEAD; git ls-files --others --exclude-standard -z | xargs -0r git hash-object; } | git hash-object --stdin) && \
+	  { $(PYTHON) -m tests.servers --brokers 4 --browser --guests --mariadb -- $(MAKE) --no-print-directory --keep-going proven STATE=$$state; \
+	    $(PYTHON) -m tests.proven build/proof/$$state; }
 
 checks: $(INSTALLED)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint layers docs compiled-tests
@@ -34,8 +35,9 @@ proven: $(PARTS:%=build/proof/$(STATE)/%)
 
 build/proof/$(STATE)/%:
 	@echo '== $*'
-	@$(PYTHON) -m pytest tests/$* --hypothesis-profile proof --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15
-	@mkdir -p $(@D) && touch $@
+	@mkdir -p $(@D)
+	@$(PYTHON) -m pytest tests/$* --hypothesis-profile proof --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15 --junit-xml $(@D)/$(basename $*).xml
+	@touch $@
 
 # The test processes all start at the same time, and each would compile every file. So one process compiles all files before, while
 # mypy runs. Its errors are ignored here: the tests report them.
