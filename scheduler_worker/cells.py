@@ -391,7 +391,7 @@ class CellWatch(Periodic):
             await self._refresh()
         finally:
             # A cell may fall silent while the database cannot be read, and computes may run where no conductor does.
-            self._cells.learn_names(self._hosts.cells_heard)
+            self._cells.learn_names(self._hosts.heard_of)
             self._cells.look()
             self._tell_health()
 

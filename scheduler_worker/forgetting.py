@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from bus.workers.publisher import Publisher
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId
 from kit.parts import Periodic
@@ -110,7 +109,6 @@ class Deadlines(Periodic):
         self,
         store: SchedulerStore,
         outbox: Outbox,
-        publisher: Publisher,
         *,
         failed: FailedInstances,
         poll_s: float,
@@ -121,7 +119,6 @@ class Deadlines(Periodic):
         self._rows = failed.of("end what is overdue", lambda instance: self._end((instance,)))
         self._store = store
         self._outbox = outbox
-        self._publisher = publisher
         self._clock = clock
 
     async def _look(self) -> None:
@@ -145,4 +142,4 @@ class Deadlines(Periodic):
             ]
             await store.save(ended)
             told = await transaction.say(ended)
-        await self._outbox.publish(told, self._publisher)
+        await self._outbox.publish(told)

@@ -42,7 +42,7 @@ from scheduler_worker.core.hosts import (
     reported,
     without_setting,
 )
-from scheduler_worker.host_orders import HostRemover, host_id_in, host_order_handlers
+from scheduler_worker.host_orders import HostOrders, host_id_in
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.overview import use_of
@@ -76,7 +76,6 @@ Clock = Callable[[], datetime]
 
 def request_handlers(
     builder: Builder,
-    registry: HostRegistry,
     applications: Applications,
     clock: Clock,
     settings: SchedulerSettings,
@@ -87,7 +86,7 @@ def request_handlers(
     aggregates: AggregateOrders,
     mover: Mover,
     adopter: InstanceAdopter,
-    remover: HostRemover,
+    host_orders: HostOrders,
     know_hosts: Callable[[], Awaitable[None]],
     failed: FailedRows,
 ) -> Handlers:
@@ -104,8 +103,7 @@ def request_handlers(
         ),
         **mover.handlers(),
         **adopter.handlers(),
-        **host_order_handlers(registry, picture, clock),
-        **remover.handlers(),
+        **host_orders.handlers(),
         **group_order_handlers(clock, settings.project_records_max),
         **stored_name_orders(builder.reader),
         SetApplication: applications.on_set,

@@ -28,46 +28,6 @@ from scheduler_worker.store_sql import ChangeQuery, HostQuery, InstanceQuery, Sc
 log = logging.getLogger(__name__)
 
 
-def host_order_handlers(registry: HostRegistry, picture: Picture, clock: Callable[[], datetime]) -> Handlers:
-    async def on_set_hosts(asks: Sequence[Received[SetHost]], transaction: OutboxTransaction) -> list[Said]:
-        store = await transaction.begun()
-        names = {name for ask in asks for name in (ask.message.host, cell_and_name(ask.message.host)[1])}
-        ids = {id_ for name in names if (id_ := host_id_in(name)) is not None}
-        found = await store.lock_hosts(sorted(ids), sorted(names))
-        hosts = {host.id: host for host in found}
-        answers: list[Said] = []
-        for ask in asks:
-            order = ask.message
-            named = hosts_called(order.host, hosts.values())
-            if not named:
-                answers.append(Answer(ask, _unknown(order.host, picture)))
-                continue
-            if len(cells := sorted({host.cell for host in named})) > 1:
-                answers.append(Answer(ask, rejection("host", order.host, names_clash(order.host, cells))))
-                continue
-            if problem := next(filter(None, (problem_of(host, order) for host in named)), ""):
-                answers.append(Answer(ask, rejection("mode", order.mode, problem)))
-                continue
-            unsure = (why_unsure(host, order, registry.unheard(host.id)) for host in named)
-            if doubt := next(filter(None, unsure), ""):
-                answers.append(Answer(ask, rejection("sure", "false", doubt)))
-                continue
-            for before in named:
-                host = with_mode(before, order.mode, order.reason, ask.by, clock())
-                if host is not before:
-                    host = structs.replace(host, sequence=host.sequence + 1)
-                hosts[host.id] = host
-                # Said again if the order is repeated: the event may be lost.
-                answers.append(Tell(HostChanged(cell=host.cell, host=registry.as_heard(host)), ask))
-            answers.append(Answer(ask, HostSet(host=registry.as_heard(hosts[named[0].id]))))
-        changed = [hosts[host.id] for host in found if hosts[host.id] is not host]
-        await store.save_hosts(changed, clock())
-        transaction.when_committed(lambda: registry.learn(changed))
-        return answers
-
-    return {SetHost: on_set_hosts}
-
-
 def hosts_called(name: str, hosts: Collection[HostState]) -> list[HostState]:
     """The hosts with this name, in the cell before it if there is one (`c1/h1`); or the one with this id."""
     cell, plain = cell_and_name(name)
@@ -111,7 +71,7 @@ async def instances_on(store: SchedulerStore, host: str, most: int) -> list[Inst
     return found[:most]
 
 
-class HostRemover:
+class HostOrders:
     """`make_sure` returns when the picture has everything that was written before the call. `tell_cells` tells cells in which
     mode their hosts are, and returns when those that could be told know it.
     """
@@ -136,7 +96,43 @@ class HostRemover:
         self._tell_cells = tell_cells
 
     def handlers(self) -> Handlers:
-        return {DeleteHost: self._on_delete}
+        return {SetHost: self._on_set, DeleteHost: self._on_delete}
+
+    async def _on_set(self, asks: Sequence[Received[SetHost]], transaction: OutboxTransaction) -> list[Said]:
+        store = await transaction.begun()
+        names = {name for ask in asks for name in (ask.message.host, cell_and_name(ask.message.host)[1])}
+        ids = {id_ for name in names if (id_ := host_id_in(name)) is not None}
+        found = await store.lock_hosts(sorted(ids), sorted(names))
+        hosts = {host.id: host for host in found}
+        answers: list[Said] = []
+        for ask in asks:
+            order = ask.message
+            named = hosts_called(order.host, hosts.values())
+            if not named:
+                answers.append(Answer(ask, _unknown(order.host, self._picture)))
+                continue
+            if len(cells := sorted({host.cell for host in named})) > 1:
+                answers.append(Answer(ask, rejection("host", order.host, names_clash(order.host, cells))))
+                continue
+            if problem := next(filter(None, (problem_of(host, order) for host in named)), ""):
+                answers.append(Answer(ask, rejection("mode", order.mode, problem)))
+                continue
+            unsure = (why_unsure(host, order, self._registry.unheard(host.id)) for host in named)
+            if doubt := next(filter(None, unsure), ""):
+                answers.append(Answer(ask, rejection("sure", "false", doubt)))
+                continue
+            for before in named:
+                host = with_mode(before, order.mode, order.reason, ask.by, self._clock())
+                if host is not before:
+                    host = structs.replace(host, sequence=host.sequence + 1)
+                hosts[host.id] = host
+                # Said again if the order is repeated: the event may be lost.
+                answers.append(Tell(HostChanged(cell=host.cell, host=self._registry.as_heard(host)), ask))
+            answers.append(Answer(ask, HostSet(host=self._registry.as_heard(hosts[named[0].id]))))
+        changed = [hosts[host.id] for host in found if hosts[host.id] is not host]
+        await store.save_hosts(changed, self._clock())
+        transaction.when_committed(lambda: self._registry.learn(changed))
+        return answers
 
     async def _on_delete(self, asks: Sequence[Received[DeleteHost]], _: OutboxTransaction) -> list[Said]:
         said: list[Said] = []

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -123,7 +123,7 @@ class HostRegistry:
         # later; a host that comes back has a later number.
         self._deleted: dict[int, int] = {}
         # For each cell: since when something of it is heard without a long pause, and when it was last heard.
-        self._heard_of: dict[str, tuple[datetime, datetime]] = {}
+        self.heard_of: dict[str, tuple[datetime, datetime]] = {}
         # Called when a row is learnt whose cell does not know the host's mode yet.
         self.when_untold: list[Callable[[], None]] = []
         # The names that hosts of several cells have, each with its cells, and how often that was new.
@@ -137,11 +137,6 @@ class HostRegistry:
         for name, count in self._clashes_seen.items():
             seen[(names[name],)] += count
         return (HOST_NAME_CLASHES.numbers(seen),)
-
-    @property
-    def cells_heard(self) -> Collection[str]:
-        """The cells of which something was heard, such as a report of their hosts."""
-        return self._heard_of.keys()
 
     def learn(self, rows: Iterable[HostState]) -> None:
         """Take over rows of hosts, which were read at start, or written by this worker or another."""
@@ -265,8 +260,8 @@ class HostRegistry:
         if speaks_for not in (None, cell):
             return
         now = self._clock()
-        since, last = self._heard_of.get(cell, (now, now))
-        self._heard_of[cell] = (now if now - last > self._down_after * LONG_PAUSE else since), now
+        since, last = self.heard_of.get(cell, (now, now))
+        self.heard_of[cell] = (now if now - last > self._down_after * LONG_PAUSE else since), now
 
     def unwritten_silences(self) -> dict[ProviderId, datetime | None]:
         """The hosts whose rows do not say yet that they fell silent, with the time when they were last heard, or that
@@ -281,7 +276,7 @@ class HostRegistry:
                 continue
             if host.silent_since is not None:
                 found[host.id] = None
-            elif (of_cell := self._heard_of.get(host.cell)) is not None:
+            elif (of_cell := self.heard_of.get(host.cell)) is not None:
                 since, last = of_cell
                 has_heard_long = is_silent(now - max(since, heard), self._down_after)
                 if has_heard_long and now - last <= self._down_after * LONG_PAUSE:

@@ -363,10 +363,15 @@ class Outbox:
     """
 
     def __init__(
-        self, store: SchedulerStore, notes: OutboxNotes, dispatches: Sequence[CellDispatch] = ()
+        self,
+        store: SchedulerStore,
+        notes: OutboxNotes,
+        publisher: Publisher,
+        dispatches: Sequence[CellDispatch] = (),
     ) -> None:
         self._store = store
         self._notes = notes
+        self._publisher = publisher
         self._all = dispatches
         self._dispatches = {cell: dispatch for dispatch in dispatches for cell in dispatch.cells}
 
@@ -384,12 +389,12 @@ class Outbox:
         for dispatch, rows in transaction.leaving.items():
             dispatch.send(rows)
 
-    async def publish(self, told: Sequence[Tell], publisher: Publisher) -> None:
+    async def publish(self, told: Sequence[Tell]) -> None:
         """Publish the messages of rows that were written outside of a worker's message loop, and delete their notes
         when the broker has confirmed them.
         """
         notes = list(dict.fromkeys(tell.kept for tell in told if tell.kept is not None))
-        await publisher.send_all([Outgoing(tell.message) for tell in told], notes)
+        await self._publisher.send_all([Outgoing(tell.message) for tell in told], notes)
         await self._notes.confirm(notes)
 
     async def clear(self, transaction: OutboxTransaction, said: Sequence[OutboxKey]) -> None:

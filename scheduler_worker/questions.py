@@ -190,27 +190,140 @@ async def quota_of(ask: Ask, project: str) -> QuotaState | None:
     return next(iter(answer.quotas), None)
 
 
-# Questions about instances that were placed or refused: how their hosts were chosen, and whether they would fit
-# elsewhere.
-#
-# All that an explanation needs is on the instance's row. So any scheduler can answer, whether it made the choice or
-# another did, after a restart too, and for as long as the row lives.
-
-
 DRAINED_MAX = 200
 # The picture holds the choices of a plan by this attempt while the plan is made: no claim has it.
 _PLANNED = 0
 
 
-class Explainer:
-    def __init__(self, store: SchedulerStore, picture: Picture, plugins: Plugins, ask: Ask) -> None:
-        self._store = store
+def _found(plans: Sequence[PlannedFlavor]) -> PlanFound:
+    """The plans for the flavors of a request, the best first, as a message. The flavor of a request is named if it accepts
+    several.
+    """
+    best, *others = plans
+    return PlanFound(
+        **structs.asdict(best if others else structs.replace(best, flavor="")), alternatives=tuple(others)
+    )
+
+
+def _by_affinity(specs: Mapping[InstanceId, InstanceSpec]) -> dict[GroupId, list[InstanceId]]:
+    """The members of each affinity group among these instances."""
+    groups: dict[GroupId, list[InstanceId]] = {}
+    for id_, spec in specs.items():
+        if spec.server_group is not None and spec.server_group.policy == "affinity":
+            groups.setdefault(spec.server_group.id, []).append(id_)
+    return groups
+
+
+def _explanation(row: InstanceRow) -> Explanation:
+    boot = _choice(row.decision)
+    if row.move_decision is None:
+        return Explanation(state=row.told, **structs.asdict(boot))
+    return Explanation(state=row.told, boot=boot, **structs.asdict(_choice(row.move_decision)))
+
+
+def _choice(decision: HostDecision | None) -> HostChoice:
+    """A choice as it is told; that of the boot if there is none."""
+    if decision is None:
+        return HostChoice()
+    return HostChoice(
+        chosen_at=decision.at,
+        hosts=decision.hosts,
+        qualified=decision.qualified,
+        chosen=decision.host,
+        alternates=decision.alternates,
+        what=decision.what,
+        request_id=decision.request_id,
+    )
+
+
+# Questions about hosts for which nothing is claimed or written: plans, the verdict on every host, capabilities.
+#
+# Each is answered from the picture, at the cost of some passes over all hosts.
+
+
+class Planner:
+    def __init__(
+        self, picture: Picture, plugins: Plugins, reader: RequestReader, store: SchedulerStore, ask: Ask
+    ) -> None:
         self._picture = picture
         self._plugins = plugins
+        self._reader = reader
+        self._store = store
         self._ask = ask
 
     def question_handlers(self) -> Handlers:
-        return {AskExplanation: answering(self._explanations), AskDrain: answering(self._drain)}
+        return {
+            AskPlan: answering(self._plan),
+            AskReasons: answering(self._reasons),
+            AskCapabilities: answering(self._capabilities),
+            AskExplanation: answering(self._explanations),
+            AskDrain: answering(self._drain),
+        }
+
+    async def _plan(self, question: AskPlan) -> Message:
+        request = question.request
+        if question.project and request.project not in ("", question.project):
+            reason = f"is not the project {question.project!r}, for which the plan is asked"
+            return rejection("request.project", request.project, reason, request.request_id)
+        project = request.project or question.project
+        flavors = await self._flavors_of(structs.replace(request, project=project))
+        if isinstance(flavors, BuildRejected):
+            return flavors
+        quota = await quota_of(self._ask, project)
+        return _found(plan_flavors(self._picture, flavors, self._plugins, quota))
+
+    async def _reasons(self, question: AskReasons) -> Message:
+        known = [*dict.fromkeys(one.name for one in self._plugins.filters), QUALIFY]
+        if question.step and question.step not in known:
+            reason = f"there is no such step: known are {', '.join(known)}"
+            return rejection("step", question.step, reason, question.request.request_id)
+        flavors = await self._flavors_of(question.request)
+        if isinstance(flavors, BuildRejected):
+            return flavors
+        verdicts, has_more = reasons(
+            self._picture,
+            flavors,
+            self._plugins,
+            step=question.step,
+            after=question.after,
+            limit=question.limit,
+        )
+        return ReasonsFound(hosts=tuple(verdicts), next=verdicts[-1].host if has_more else "")
+
+    async def _capabilities(self, question: AskCapabilities) -> Message:
+        if not question.having:
+            if question.value:
+                return rejection("value", question.value, "having is not given: this is a value of it")
+            return capabilities(self._picture, after=question.after, limit=question.limit)
+        found = hosts_having(
+            self._picture, question.having, question.value, after=question.after, limit=question.limit
+        )
+        if isinstance(found, str):
+            return rejection("having", question.having, found)
+        return found
+
+    async def _flavors_of(self, request: BuildInstance) -> tuple[Alternative, ...] | BuildRejected:
+        """All flavors that the request accepts, the best first, with their needs."""
+        for field in ("different_host", "same_host"):
+            if ids := getattr(request, field):
+                reason = "a plan reads no instances: name their hosts in hosts or ignore_hosts"
+                return rejection(f"request.{field}", ", ".join(map(str, ids)), reason, request.request_id)
+        named = await with_named(self._store, request)
+        flavors = named if isinstance(named, BuildRejected) else self._reader.alternatives_of(named)
+        if isinstance(flavors, BuildRejected):
+            return structs.replace(flavors, field=f"request.{flavors.field}", request_id=request.request_id)
+        if request.group is None:
+            return flavors
+        group = await joined_group(self._store, request, request.group)
+        if isinstance(group, str):
+            return rejection("request.group", request.group.id, group, request.request_id)
+        return with_specs(flavors, lambda spec: structs.replace(spec, server_group=group))
+
+    # Questions about instances that were placed or refused: how their hosts were chosen, and whether they would fit
+    # elsewhere.
+    #
+    # All that an explanation needs is on the instance's row. So any scheduler can answer, whether it made the choice or
+    # another did, after a restart too, and for as long as the row lives.
 
     async def _explanations(self, question: AskExplanation) -> Message:
         if question.request_id is None and question.instance is None:
@@ -334,126 +447,3 @@ class Explainer:
         if not has_other_hosts(self._picture, cell, host):
             return f"cell {cell} has no other host, and an instance moves only within its cell"
         return ""
-
-
-def _found(plans: Sequence[PlannedFlavor]) -> PlanFound:
-    """The plans for the flavors of a request, the best first, as a message. The flavor of a request is named if it accepts
-    several.
-    """
-    best, *others = plans
-    return PlanFound(
-        **structs.asdict(best if others else structs.replace(best, flavor="")), alternatives=tuple(others)
-    )
-
-
-def _by_affinity(specs: Mapping[InstanceId, InstanceSpec]) -> dict[GroupId, list[InstanceId]]:
-    """The members of each affinity group among these instances."""
-    groups: dict[GroupId, list[InstanceId]] = {}
-    for id_, spec in specs.items():
-        if spec.server_group is not None and spec.server_group.policy == "affinity":
-            groups.setdefault(spec.server_group.id, []).append(id_)
-    return groups
-
-
-def _explanation(row: InstanceRow) -> Explanation:
-    boot = _choice(row.decision)
-    if row.move_decision is None:
-        return Explanation(state=row.told, **structs.asdict(boot))
-    return Explanation(state=row.told, boot=boot, **structs.asdict(_choice(row.move_decision)))
-
-
-def _choice(decision: HostDecision | None) -> HostChoice:
-    """A choice as it is told; that of the boot if there is none."""
-    if decision is None:
-        return HostChoice()
-    return HostChoice(
-        chosen_at=decision.at,
-        hosts=decision.hosts,
-        qualified=decision.qualified,
-        chosen=decision.host,
-        alternates=decision.alternates,
-        what=decision.what,
-        request_id=decision.request_id,
-    )
-
-
-# Questions about hosts for which nothing is claimed or written: plans, the verdict on every host, capabilities.
-#
-# Each is answered from the picture, at the cost of some passes over all hosts.
-
-
-class Planner:
-    def __init__(
-        self, picture: Picture, plugins: Plugins, reader: RequestReader, store: SchedulerStore, ask: Ask
-    ) -> None:
-        self._picture = picture
-        self._plugins = plugins
-        self._reader = reader
-        self._store = store
-        self._ask = ask
-
-    def question_handlers(self) -> Handlers:
-        return {
-            AskPlan: answering(self._plan),
-            AskReasons: answering(self._reasons),
-            AskCapabilities: answering(self._capabilities),
-        }
-
-    async def _plan(self, question: AskPlan) -> Message:
-        request = question.request
-        if question.project and request.project not in ("", question.project):
-            reason = f"is not the project {question.project!r}, for which the plan is asked"
-            return rejection("request.project", request.project, reason, request.request_id)
-        project = request.project or question.project
-        flavors = await self._flavors_of(structs.replace(request, project=project))
-        if isinstance(flavors, BuildRejected):
-            return flavors
-        quota = await quota_of(self._ask, project)
-        return _found(plan_flavors(self._picture, flavors, self._plugins, quota))
-
-    async def _reasons(self, question: AskReasons) -> Message:
-        known = [*dict.fromkeys(one.name for one in self._plugins.filters), QUALIFY]
-        if question.step and question.step not in known:
-            reason = f"there is no such step: known are {', '.join(known)}"
-            return rejection("step", question.step, reason, question.request.request_id)
-        flavors = await self._flavors_of(question.request)
-        if isinstance(flavors, BuildRejected):
-            return flavors
-        verdicts, has_more = reasons(
-            self._picture,
-            flavors,
-            self._plugins,
-            step=question.step,
-            after=question.after,
-            limit=question.limit,
-        )
-        return ReasonsFound(hosts=tuple(verdicts), next=verdicts[-1].host if has_more else "")
-
-    async def _capabilities(self, question: AskCapabilities) -> Message:
-        if not question.having:
-            if question.value:
-                return rejection("value", question.value, "having is not given: this is a value of it")
-            return capabilities(self._picture, after=question.after, limit=question.limit)
-        found = hosts_having(
-            self._picture, question.having, question.value, after=question.after, limit=question.limit
-        )
-        if isinstance(found, str):
-            return rejection("having", question.having, found)
-        return found
-
-    async def _flavors_of(self, request: BuildInstance) -> tuple[Alternative, ...] | BuildRejected:
-        """All flavors that the request accepts, the best first, with their needs."""
-        for field in ("different_host", "same_host"):
-            if ids := getattr(request, field):
-                reason = "a plan reads no instances: name their hosts in hosts or ignore_hosts"
-                return rejection(f"request.{field}", ", ".join(map(str, ids)), reason, request.request_id)
-        named = await with_named(self._store, request)
-        flavors = named if isinstance(named, BuildRejected) else self._reader.alternatives_of(named)
-        if isinstance(flavors, BuildRejected):
-            return structs.replace(flavors, field=f"request.{flavors.field}", request_id=request.request_id)
-        if request.group is None:
-            return flavors
-        group = await joined_group(self._store, request, request.group)
-        if isinstance(group, str):
-            return rejection("request.group", request.group.id, group, request.request_id)
-        return with_specs(flavors, lambda spec: structs.replace(spec, server_group=group))

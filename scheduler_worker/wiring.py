@@ -45,14 +45,14 @@ from scheduler_worker.handlers import (
     question_handlers,
     request_handlers,
 )
-from scheduler_worker.host_orders import HostRemover
+from scheduler_worker.host_orders import HostOrders
 from scheduler_worker.hosts import HostRegistry, HostWatch, ModeTeller
 from scheduler_worker.outbox import CellDispatch, FailedInstances, Outbox, OutboxNotes
 from scheduler_worker.overview import API, CloudCounter, Overviews
-from scheduler_worker.questions import Explainer, Planner, on_buried
+from scheduler_worker.questions import Planner, on_buried
 from scheduler_worker.replica import HEARD_OF_CELLS, Replica
 from scheduler_worker.requests.adopting import InstanceAdopter
-from scheduler_worker.requests.building import Builder, Burial
+from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.cell_events import AlternatesFinder, ApiLevelRepeater
 from scheduler_worker.requests.limits import ProjectLimits
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
@@ -211,7 +211,6 @@ class Deciders:
             last_filters=self.last_filters,
             limits=self.limits,
         )
-        self.burial = Burial(self.reader, store, clock, settings)
         self.membership = AggregateMembership(picture, ask_all, known.replica.catch_up)
         self.aggregates = AggregateOrders(
             store,
@@ -246,7 +245,7 @@ class Deciders:
         self.adopter = InstanceAdopter(
             store, self.reader, ask_all, clock, timeout_s=settings.request_timeout_s
         )
-        self.remover = HostRemover(
+        self.host_orders = HostOrders(
             store,
             picture,
             known.hosts,
@@ -280,7 +279,7 @@ class Sending:
             CellDispatch(cells, below, publisher, notes, under_way_max=given.settings.under_way_max)
             for below, cells in given.cells_at.items()
         ]
-        self.outbox = Outbox(given.store, notes, self.dispatches)
+        self.outbox = Outbox(given.store, notes, publisher, self.dispatches)
         self.applications = Applications(
             given.store,
             publisher,
@@ -305,7 +304,6 @@ class Queues:
             "scheduler.requests",
             request_handlers(
                 deciders.builder,
-                known.hosts,
                 applications,
                 clock,
                 given.settings,
@@ -315,7 +313,7 @@ class Queues:
                 aggregates=deciders.aggregates,
                 mover=deciders.mover,
                 adopter=deciders.adopter,
-                remover=deciders.remover,
+                host_orders=deciders.host_orders,
                 know_hosts=known.host_watch.look_again,
                 failed=sending.failed.rows,
             ),
@@ -325,7 +323,7 @@ class Queues:
             # Clients that know of no parcels send each request by itself.
             singly=True,
             before_burial={
-                BuildInstance: (deciders.burial.end_in_error, deciders.burial.release),
+                BuildInstance: (deciders.builder.end_in_error, deciders.builder.release),
                 RowFailed: (sending.failed.rows.end,),
                 Message: (on_buried,),
             },
@@ -348,7 +346,6 @@ class Queues:
                 deciders.membership,
                 {
                     **Planner(picture, plugins, deciders.reader, store, ask).question_handlers(),
-                    **Explainer(store, picture, plugins, ask).question_handlers(),
                     **known.consoles.question_handlers(),
                     **overviews.handlers(),
                 },
@@ -506,7 +503,6 @@ def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]
         Deadlines(
             store,
             outbox,
-            station.publisher,
             failed=sending.failed,
             poll_s=pace.deadline_poll_s,
             clock=clock,
@@ -536,13 +532,12 @@ def _workers(
 ) -> tuple[Part, ...]:
     """The parts that start when the first snapshot is whole."""
     store, settings, clock, chance = given.store, given.settings, given.clock, given.chance
-    outbox, publisher = sending.outbox, given.station.publisher
+    outbox = sending.outbox
     moves = WaitingMoves(
         deciders.move_needs,
         deciders.move_hosts,
         store,
         outbox,
-        publisher,
         unclaimed=known.unclaimed,
         specs=known.waiting,
         settings=settings,
@@ -552,7 +547,6 @@ def _workers(
         Waker(
             store,
             outbox,
-            publisher,
             deciders.claimer,
             known.waiting,
             moves=moves,

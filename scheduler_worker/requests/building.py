@@ -14,7 +14,7 @@ requests/waking.py tries it again. A copy of the request that finds a host meanw
 A row costs as much as everything else that is done here. So if a batch has several requests, all delivered for the
 first time, those that get the host of their first choice at once are written once, as placed. Until then only the
 unacknowledged message says that their claims have an owner. A request that has to wait, comes alone, or is delivered
-again is written first, and so ends by its deadline whatever happens. If even writing fails for good, `Burial` ends
+again is written first, and so ends by its deadline whatever happens. If even writing fails for good, `Builder.end_in_error` ends
 the request before it becomes a dead letter: otherwise the claim of its first delivery would stay for ever.
 """
 
@@ -102,6 +102,11 @@ async def released_unless_held(
 INSTANCES_AT_ONCE_MAX = 2_000
 
 _encoded = msgspec.msgpack.Encoder().encode
+
+BURIED = "its request went to the dead letters before it was written down: ask again, by another id"
+BURIED_ACCEPTED = (
+    "workers failed at its request, which is among the dead letters now: ask again, by another id"
+)
 
 
 class Builder:
@@ -304,6 +309,57 @@ class Builder:
             return await released_unless_held(ask, transaction, self._clock(), new=new)
         return []
 
+    # A build request that becomes a dead letter ends, because an earlier delivery of it may have claimed hosts.
+
+    async def end_in_error(
+        self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
+    ) -> list[Said]:
+        """Write the instances of these requests as failed, and release their claims. New rows have no name, since the client's text may
+        be what the database refused. Rows that are there end in error while they are `accepted`: one that waits is tried by its row.
+        A worker that still works on a copy of the request finds the rows and releases its claims.
+        """
+        said: list[Said] = []
+        now = self._clock()
+        for ask, read in zip(asks, await read_requests(self.reader, self._store, asks, now), strict=True):
+            if not isinstance(read, ValidRequest):
+                # Rejected when it came; but an earlier try may have claimed for a request that is too old now.
+                if read.field == SENT_AT:
+                    said += await released_unless_held(ask, transaction, now)
+                continue
+            ended = tuple(_ended(row, now) for row in new_rows(ask.message, now, self._settings))
+            store = await transaction.begun()
+            (acceptance,) = await store.accept([NewRequest(read.id, read.digest, ended)])
+            rows = rows_or_rejection(read, acceptance)
+            if isinstance(rows, BuildRejected):
+                said += [*rejected(ask, rows), *await released_unless_held(ask, transaction, now)]
+                continue
+            still = [row for row in rows if row.told.state == ACCEPTED]
+            over = {
+                row.id: row
+                for each in still
+                if (row := failed(each, now, reason=BURIED_ACCEPTED)) is not None
+            }
+            await store.save([*over.values()])
+            instances = tuple([row.id for row in rows])
+            told = BuildAccepted(request_id=read.id, instances=instances, project=ask.message.project)
+            said += [Answer(ask, told), Tell(told, ask)]
+            said += await transaction.say([over.get(row.id, row) for row in rows], ask)
+        return said
+
+    async def release(
+        self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
+    ) -> list[Said]:
+        """Release the claims of these requests, for which no row can be written.
+
+        This is safe: without rows nobody can place their instances, not even a worker that still works on an earlier
+        delivery of the same request.
+        """
+        said: list[Said] = []
+        for ask in asks:
+            why = BuildRejected(request_id=ask.message.request_id, field="message", value="", reason=BURIED)
+            said += [*rejected(ask, why), *await released_unless_held(ask, transaction, self._clock())]
+        return said
+
 
 class _Build:
     """A build request while it is worked on, with all of its deliveries in this batch. The first delivery is the one
@@ -471,78 +527,6 @@ def _answered(request: ValidRequest, build: _Build, transaction: OutboxTransacti
         for row in build.rows:
             said += transaction.tells(row, request.ask)
     return said
-
-
-# Ends a build request that becomes a dead letter, because an earlier delivery of it may have claimed hosts.
-
-
-BURIED = "its request went to the dead letters before it was written down: ask again, by another id"
-BURIED_ACCEPTED = (
-    "workers failed at its request, which is among the dead letters now: ask again, by another id"
-)
-
-
-class Burial:
-    def __init__(
-        self,
-        reader: RequestReader,
-        store: SchedulerStore,
-        clock: Callable[[], datetime],
-        settings: SchedulerSettings,
-    ) -> None:
-        self._reader = reader
-        self._store = store
-        self._clock = clock
-        self._settings = settings
-
-    async def end_in_error(
-        self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
-    ) -> list[Said]:
-        """Write the instances of these requests as failed, and release their claims. New rows have no name, since the client's text may
-        be what the database refused. Rows that are there end in error while they are `accepted`: one that waits is tried by its row.
-        A worker that still works on a copy of the request finds the rows and releases its claims.
-        """
-        said: list[Said] = []
-        now = self._clock()
-        for ask, read in zip(asks, await read_requests(self._reader, self._store, asks, now), strict=True):
-            if not isinstance(read, ValidRequest):
-                # Rejected when it came; but an earlier try may have claimed for a request that is too old now.
-                if read.field == SENT_AT:
-                    said += await released_unless_held(ask, transaction, now)
-                continue
-            ended = tuple(_ended(row, now) for row in new_rows(ask.message, now, self._settings))
-            store = await transaction.begun()
-            (acceptance,) = await store.accept([NewRequest(read.id, read.digest, ended)])
-            rows = rows_or_rejection(read, acceptance)
-            if isinstance(rows, BuildRejected):
-                said += [*rejected(ask, rows), *await released_unless_held(ask, transaction, now)]
-                continue
-            still = [row for row in rows if row.told.state == ACCEPTED]
-            over = {
-                row.id: row
-                for each in still
-                if (row := failed(each, now, reason=BURIED_ACCEPTED)) is not None
-            }
-            await store.save([*over.values()])
-            instances = tuple([row.id for row in rows])
-            told = BuildAccepted(request_id=read.id, instances=instances, project=ask.message.project)
-            said += [Answer(ask, told), Tell(told, ask)]
-            said += await transaction.say([over.get(row.id, row) for row in rows], ask)
-        return said
-
-    async def release(
-        self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
-    ) -> list[Said]:
-        """Release the claims of these requests, for which no row can be written.
-
-        This is safe: without rows nobody can place their instances, not even a worker that still works on an earlier
-        delivery of the same request.
-        """
-        said: list[Said] = []
-        for ask in asks:
-            why = BuildRejected(request_id=ask.message.request_id, field="message", value="", reason=BURIED)
-            said += [*rejected(ask, why), *await released_unless_held(ask, transaction, self._clock())]
-        return said
 
 
 def _ended(row: InstanceRow, now: datetime) -> InstanceRow:

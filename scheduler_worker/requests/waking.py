@@ -27,7 +27,6 @@ from msgspec import structs
 
 from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.moves import MOVE_LIMITS, MoveInstance
-from bus.workers.publisher import Publisher
 from engine.choosing.explaining import in_words
 from engine.choosing.verdicts import SearchRefused
 from engine.flavors import InstanceId
@@ -83,7 +82,6 @@ class WaitingMoves:
         hosts: MoveHostFinder,
         store: SchedulerStore,
         outbox: Outbox,
-        publisher: Publisher,
         *,
         unclaimed: UnclaimedShares,
         specs: WaitingSpecs,
@@ -96,7 +94,6 @@ class WaitingMoves:
         self._unclaimed = unclaimed
         self._store = store
         self._outbox = outbox
-        self._publisher = publisher
         self._specs = specs
         self._clock = clock
 
@@ -168,7 +165,7 @@ class WaitingMoves:
                 self._specs.succeeded(digest)
             elif isinstance(problem, NoValidHost) or _may_pass(problem):
                 self._specs.failed(digest, may_pass=not isinstance(problem, NoValidHost))
-        await self._outbox.publish(told, self._publisher)
+        await self._outbox.publish(told)
 
     def _after(
         self,
@@ -257,7 +254,6 @@ class Waker(Periodic):
         self,
         store: SchedulerStore,
         outbox: Outbox,
-        publisher: Publisher,
         claimer: Claimer,
         specs: WaitingSpecs,
         *,
@@ -271,7 +267,6 @@ class Waker(Periodic):
         super().__init__("wake waiting instances", self._look, self._rest_s, chance=chance)
         self._store = store
         self._outbox = outbox
-        self._publisher = publisher
         self._claimer = claimer
         self._specs = specs
         self._moves = moves
@@ -444,7 +439,7 @@ class Waker(Periodic):
             # Whatever has ended it, it is not tried again.
             await store.unlist([id_ for id_ in ids if id_ not in waiting])
             told = await transaction.say(changed)
-        await self._outbox.publish(told, self._publisher)
+        await self._outbox.publish(told)
 
     def _claimed_at(self, row: InstanceRow) -> datetime:
         """The time that a claim for this waiting instance names as its beginning. The moment of its acceptance may be

@@ -26,9 +26,9 @@ from scheduler_worker import forgetting
 from scheduler_worker.core.instances import lifecycle, moves
 from scheduler_worker.core.instances import lifecycle as row_mending
 from scheduler_worker.core.instances.rows import WAITING
-from scheduler_worker.host_orders import HostRemover
+from scheduler_worker.host_orders import HostOrders
 from scheduler_worker.hosts import HostRegistry, ModeTeller
-from scheduler_worker.requests.building import Burial
+from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.waking import WaitingMoves
 from scheduler_worker.store_sql import waiting
@@ -216,7 +216,7 @@ def deleted_host_stays(_real: Any, _self: Any, _host: Any) -> None:
 
 
 # Placement goes on with the providers of a host that was deleted.
-@planted("a deleted host leaves its providers", HostRemover, "_why_not_unprovided")
+@planted("a deleted host leaves its providers", HostOrders, "_why_not_unprovided")
 async def providers_stay(_real: Any, _self: Any, _host: Any) -> str:
     return ""
 
@@ -469,7 +469,7 @@ def stopped_instance_runs_where_it_arrives(real: Any) -> Any:
 # It stays `accepted`, and its claim held, until its deadline; whoever asked hears nothing.
 @planted_as("a request that is buried after it was accepted stays accepted")
 def buried_stays_accepted() -> AbstractContextManager[None]:
-    return rewritten(Burial, "end_in_error", "if row.told.state == ACCEPTED", "if False")
+    return rewritten(Builder, "end_in_error", "if row.told.state == ACCEPTED", "if False")
 
 
 # The share that the API level has claimed for it is held for ever.

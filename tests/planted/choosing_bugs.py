@@ -61,9 +61,9 @@ async def no_notes_written(_real: Any, self: Any, _rows: Any) -> None:
 
 # A scheduler's timer counts the messages of its rows as sent before it sends them.
 @planted("a timer's notes confirmed before they are sent", Outbox, "publish", world=ANY_CLOUD)
-async def notes_confirmed_before_sending(real: Any, self: Any, told: Any, publisher: Any) -> None:
+async def notes_confirmed_before_sending(real: Any, self: Any, told: Any) -> None:
     await self._notes.confirm([tell.kept for tell in told if tell.kept is not None])
-    await real(self, told, publisher)
+    await real(self, told)
 
 
 # Changes of usage in the feed are ignored.

@@ -10,9 +10,10 @@ from bus.messages.build import BuildInstance
 from bus.messages.planning import AskExplanation, ExplanationsFound
 from bus.workers.handling import Answer, ReadOnly
 from engine.flavors import Flavor, InstanceId, RequestId
-from engine.inventories import ConsumerId
+from engine.inventories import ConsumerId, standard_vocabulary
 from scheduler_worker.core.instances.rows import accepted
-from scheduler_worker.questions import Explainer
+from scheduler_worker.questions import Planner
+from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.store_sql import NewRequest
 from tests.plugins import standard_plugins
 from tests.stores_in_memory import MemorySchedulerStore
@@ -34,8 +35,10 @@ async def test_instances_of_another_project_are_not_explained() -> None:
     store = MemorySchedulerStore()
     async with store.transaction() as transaction:
         await transaction.accept([NewRequest(request, b"", rows)])
-    explainer = Explainer(store, a_picture(), standard_plugins(), asks_no_quota)
-    handler = explainer.question_handlers()[AskExplanation]
+    plugins = standard_plugins()
+    reader = RequestReader(standard_vocabulary(), timedelta(hours=1), plugins)
+    planner = Planner(a_picture(), plugins, reader, store, asks_no_quota)
+    handler = planner.question_handlers()[AskExplanation]
     assert isinstance(handler, ReadOnly)
     about = AskExplanation(instance=id_)
 

@@ -127,9 +127,7 @@ async def test_a_message_that_cannot_be_sent_keeps_its_note() -> None:
 
     # Nothing is declared there.
     with pytest.raises(NotFound):
-        await scheduler.outbox.publish(
-            [Tell(each, None, kept) for each in messages_of(over)], scheduler.station.publisher
-        )
+        await scheduler.outbox.publish([Tell(each, None, kept) for each in messages_of(over)])
 
     (note,) = await scheduler.store.unconfirmed(NOON + timedelta(days=1), None, 10)
     assert [each.id for each in note.rows] == [row.id]
