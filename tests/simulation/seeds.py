@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -93,8 +94,10 @@ def _may_die_in_outbox(real: Callable[..., Any]) -> Callable[..., Any]:
                 await process.point(IN_OUTBOX)
             await self._publisher.send_all(*sent)
 
-    async def publish(self: Any, told: Any, publisher: Any) -> None:
-        await real(self, told, Dying(publisher))
+    async def publish(self: Any, told: Any) -> None:
+        dying = copy(self)
+        vars(dying)["_publisher"] = Dying(self._publisher)
+        await real(dying, told)
 
     return publish
 
