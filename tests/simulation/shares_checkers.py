@@ -121,10 +121,12 @@ class GroupsChecker:
         orders: Iterable[ClaimOrder],
         placed_on: Mapping[ConsumerId, ProviderId],
     ) -> None:
-        """The way back is not judged: a member may come to be alone by it, also in the same batch."""
-        if order.group is None or order.group.policy != "affinity" or _is_way_back(order):
-            return
+        """The way back is not judged: a member may come to be alone by it, also in the same batch, where the move before it has the same
+        number of attempt, so that nobody knows here which of the two was granted.
+        """
         came_back = {each.consumer for each in orders if _is_way_back(each)}
+        if order.group is None or order.group.policy != "affinity" or order.consumer in came_back:
+            return
         leaves = order.leaves if isinstance(order, SwapClaim) else ()
         there = {
             placed_on[who]
