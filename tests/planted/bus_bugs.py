@@ -23,7 +23,7 @@ from bus.topology import broker_user_of
 from bus.unix_socket import client, server
 from bus.unix_socket.client import UnixBroker, UnixConnection
 from bus.unix_socket.server import Session
-from bus.workers import authority, consuming, dead_letters, intake
+from bus.workers import authority, consuming, dead_letters, intake, station
 from bus.workers.consuming import InboxConsuming
 from bus.workers.dead_letters import NOT_PARKED
 from bus.workers.intake import Intake
@@ -172,6 +172,16 @@ def any_sender_accepted() -> Iterator[None]:
         replaced(intake, "all_count", unless_strange(counts=True)),
     ):
         yield
+
+
+# A parcel counts as a whole if one of its messages does.
+planted_by(
+    "one good message lets in the foreign ones beside it", (intake, station), "all_count", harm="unauthorised"
+)(
+    lambda _real: (
+        lambda messages, origin, facts: any(authority.judge(each, origin, facts) is None for each in messages)
+    )
+)
 
 
 # The broker refuses several messages by one frame: all but the last count as stored.
