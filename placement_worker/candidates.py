@@ -58,9 +58,8 @@ class _TakesLongError(Exception):
 class Searcher:
     """Runs searches so that long ones let other tasks of the process run in between. `turns` counts how often that happened."""
 
-    def __init__(self, limits: SearchLimits = DEFAULT_LIMITS, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(self, limits: SearchLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        self._waiting_max = waiting_max
         self._at_once = asyncio.Semaphore(1)
         self._taking_turns = asyncio.Semaphore(TAKING_TURNS_MAX)
         self._waiting = 0
@@ -91,7 +90,7 @@ class Searcher:
                     await asyncio.sleep(0)
 
     async def _later(self, replica: ProviderReplica, search: Search[Done]) -> Done:
-        if self._waiting >= self._waiting_max:
+        if self._waiting >= WAITING_MAX:
             raise Unavailable(
                 f"{TAKING_TURNS_MAX} long searches are running, and {self._waiting} wait for them"
             )

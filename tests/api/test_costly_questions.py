@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from placement_worker import candidates
 from placement_worker.api.auth import NoAuthentication
 from placement_worker.settings import PlacementSettings
 from tests.api.loop_turns import check_turns
@@ -129,6 +130,20 @@ async def test_a_search_that_would_cost_too_much_is_refused_with_its_own_code() 
     (error,) = answer.json()["errors"]
     assert (answer.status_code, error["code"]) == (400, "placement.query.too_costly")
     assert "at most 1 are allowed" in error["detail"]
+
+
+async def test_of_more_long_searches_than_may_wait_one_is_refused_for_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(candidates, "WAITING_MAX", 1)
+    async with serving() as here:
+        target = hard_searches()[SLOWEST].text.split()[1].decode()
+        answers = await asyncio.gather(
+            *[here.ask("GET", target) for _ in range(candidates.TAKING_TURNS_MAX + 2)]
+        )
+
+    refused = [each for each in answers if each.status_code != 400]
+    assert [(each.status_code, each.headers["retry-after"]) for each in refused] == [(503, "1")]
 
 
 async def test_beside_any_question_others_are_answered_and_no_turn_of_the_loop_takes_long() -> None:

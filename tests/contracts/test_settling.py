@@ -313,6 +313,37 @@ async def test_one_that_kills_its_worker_is_found_without_its_neighbours(
     assert sorted(set(memory.handled)) == [n for n in range(30) if n != 13]
 
 
+@pytest.mark.parametrize("items_per_parcel", [1, 20])
+async def test_ten_workers_that_die_with_all_they_may_hold_lose_and_bury_nothing(
+    under_test: BrokerUnderTest, items_per_parcel: int
+) -> None:
+    settings, never = varied(SETTINGS, prefetch=200), asyncio.Event()
+    broker, count = await declared(under_test), settings.prefetch
+    starts = range(0, count, items_per_parcel)
+    await send(broker, *[parcel(*(line(order(at + n)) for n in range(items_per_parcel))) for at in starts])
+    connection = await broker.connect()
+    for number in range(10):
+        here = Station(broker, f"dies-{number}", settings=settings)
+        worker = Worker(here, Subscription(WORK, (holding := Remembering(gate=never)).handlers, holding))
+        running = asyncio.create_task(worker.run())
+
+        async def holds_all(worker: Worker[None] = worker) -> bool:
+            return worker.intake.in_hand > 0 and not await connection.depth(WORK)
+
+        await until(holds_all, "it holds all")
+        running.cancel()
+        await asyncio.wait((running,))
+        await here.close()
+    memory = Remembering()
+    async with working(broker, memory, settings=settings):
+        await until(lambda: len(set(memory.handled)) == count, "all are handled")
+        await until_empty(broker)
+
+    assert (sorted(set(memory.handled)), await connection.depth("dead")) == ([*range(count)], 0)
+    # A parcel of several is taken apart in between, and counts where it is then.
+    assert items_per_parcel > 1 or memory.attempts == [10] * count
+
+
 async def test_what_is_transient_is_tried_where_it_is(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     problems = [

@@ -292,3 +292,20 @@ async def test_nothing_is_confirmed_any_more_after_a_sync_that_failed(
             assert not waiting_for_ever.done()
     with pytest.raises(ConnectionLost):
         await within_patience(waiting_for_ever)
+
+
+async def test_a_publish_that_waits_for_the_disk_when_the_broker_stops_is_lost_and_its_message_is_not(
+    journal_path: Path,
+) -> None:
+    with journaled_broker(journal_path) as broker:
+        connection = await broker.as_user().connect()
+        await connection.declare(world())
+        publishing = await connection.open_publishing()
+        waiting_for_the_disk = asyncio.create_task(publishing.publish(parcel(1)))
+        # The broker has it, and has not written it.
+        await asyncio.sleep(0)
+
+    with pytest.raises(ConnectionLost):
+        await within_patience(waiting_for_the_disk)
+    with journaled_broker(journal_path) as broker:
+        assert bodies(await waiting(broker)) == [1]
