@@ -213,7 +213,7 @@ SMALL_KIB = 4
 PAGE_KIB_MAX = 16 * 1024 * 1024
 _SIZE = re.compile(r"([0-9]{1,10})(?:([KkMGT])(?:i?B)?)?", re.ASCII)
 _KIB_PER_UNIT = {"k": 1, "K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}
-_ALLOWED = "a page size is small, large, any, or a size such as 2048 (in KiB), 2MB or 1GB"
+_ALLOWED = f"a page size is small, large, any, or a size such as 2048 (in KiB), 2MB or 1GB; at most {PAGE_KIB_MAX} KiB"
 
 
 def read_page_size(asked: GuestKeys) -> tuple[PageSize, int]:

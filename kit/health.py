@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from kit.parts import PartState, Periodic, statuses
 from kit.process import Systemd
+from kit.urls import PORT_MAX
 
 log = logging.getLogger(__name__)
 
@@ -112,8 +113,6 @@ class ReadyTeller(Periodic):
 HEALTH_VARIABLE = "MOOR_HEALTH_LISTEN"
 HEALTH_SETTING = f"{HEALTH_VARIABLE} (--health-listen)"
 LOOPBACK = "127.0.0.1"
-PORT_MAX = 65_535
-PORT_DIGITS_MAX = 5
 BACKLOG = 2_048
 
 
@@ -161,10 +160,10 @@ def read_address(text: str, setting: str, examples: str, *, default_host: str = 
         not host
         or not port.isascii()
         or not port.isdigit()
-        or len(port) > PORT_DIGITS_MAX
+        or len(port) > len(str(PORT_MAX))
         or int(port) > PORT_MAX
     ):
-        raise BadAddressError(f"{setting} is {text!r}: write {examples}")
+        raise BadAddressError(f"{setting} is {text!r}: write {examples}; a port is at most {PORT_MAX}")
     return Listen(host, int(port))
 
 

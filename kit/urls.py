@@ -19,7 +19,7 @@ _PARTS = re.compile(r"([^:]*://)((?:[^/?#]*@|[^:/?#]*:[^@]*@)?)([^/?#]*)(.*)", r
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\]\s]+)(?::(.*))?", re.DOTALL)
 # An IPv6 address without its brackets.
 _IS_ADDRESS = re.compile(r"[0-9A-Fa-f:.]*::[0-9A-Fa-f:.]*")
-_PORT_MAX = 65_535
+PORT_MAX = 65_535
 _FORM = "write name, name:port, or [IPv6 address]:port"
 
 
@@ -79,8 +79,8 @@ def _flaw(host: str, before: Sequence[str]) -> str:
     if found is None:
         return _FORM
     port = found[2]
-    if port is not None and not (_is_number(port) and 1 <= int(port) <= _PORT_MAX):
-        return f"its port must be a whole number from 1 to {_PORT_MAX}"
+    if port is not None and not (_is_number(port) and 1 <= int(port) <= PORT_MAX):
+        return f"its port must be a whole number from 1 to {PORT_MAX}"
     return "it is named twice" if host in before else ""
 
 

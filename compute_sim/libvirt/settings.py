@@ -22,6 +22,7 @@ from compute_sim.libvirt.core.layout import (
 from compute_sim.libvirt.core.machine import read_cpus
 from engine.inventories import INTEGER_MAX, ProviderId, Ratio
 from kit.settings import CountOr0, Seconds, Section
+from kit.urls import PORT_MAX
 
 _HOST = re.compile(r"(?:(?P<name>[\w.-]{1,100})=)?(?P<uri>[\w+]+://\S*)", re.ASCII)
 _TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}", re.ASCII)
@@ -38,7 +39,6 @@ GIB = 1024**3
 
 Network = IPv4Network | IPv6Network
 _PORTS = {"http": 80, "https": 443}
-_PORT_MAX = 65_535
 _SERVER = re.compile(
     r"(https?)://(\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.ASCII
 )
@@ -74,9 +74,9 @@ def read_servers(texts: Sequence[str]) -> tuple[ImageServer, ...]:
     for text in texts:
         match = _SERVER.fullmatch(text.lower())
         port = int(match[3] or _PORTS[match[1]]) if match else 0
-        if match is None or not 1 <= port <= _PORT_MAX:
+        if match is None or not 1 <= port <= PORT_MAX:
             raise ValueError(
-                f"image_servers has {text!r}, must be SCHEME://HOST[:PORT] with http or https, and a name, *.NAME, * or an address"
+                f"image_servers has {text!r}, must be SCHEME://HOST[:PORT] with http or https, a name, *.NAME, * or an address, and a port of at most {PORT_MAX}"
             )
         found.append(ImageServer(match[1], _plain(match[2].strip("[]")), port))
     return tuple(found)

@@ -213,7 +213,10 @@ def fields_in(body: bytes) -> Mapping[str, str]:
             body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX
         )
     except ValueError as problem:
-        raise FormRefused(HTTPStatus.BAD_REQUEST, f"The form cannot be read: {problem}.") from None
+        raise FormRefused(
+            HTTPStatus.BAD_REQUEST,
+            f"The form cannot be read, or has more than {FIELDS_MAX} fields: {problem}.",
+        ) from None
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise FormRefused(HTTPStatus.BAD_REQUEST, "The form has a field twice.")

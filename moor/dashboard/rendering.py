@@ -208,7 +208,6 @@ def _templates() -> Environment:
 PAGE = 100
 LOOK_AT_WORKERS = "`moor status`, and the page of workers, say which workers were heard last."
 NUMBER_MAX = 2**31
-DIGITS_MAX = 10
 
 
 def why_refused(problem: Exception) -> str:
@@ -220,7 +219,9 @@ def why_refused(problem: Exception) -> str:
 
 def is_number(text: str) -> bool:
     # A text of thousands of digits is no number for Python either.
-    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX and int(text) <= NUMBER_MAX
+    return (
+        text.isascii() and text.isdecimal() and len(text) <= len(str(NUMBER_MAX)) and int(text) <= NUMBER_MAX
+    )
 
 
 async def stream_of(

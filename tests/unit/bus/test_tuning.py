@@ -410,12 +410,6 @@ def test_zero_is_refused_wherever_it_has_no_meaning(section: Section[Any], field
         section.read({variable: "0"})
 
 
-def test_more_than_the_protocol_can_say_is_refused() -> None:
-    assert BUS.read({"MOOR_BUS_PREFETCH": "65535"}).prefetch == 65535
-    with pytest.raises(BadSetting, match=r"bus.prefetch is '?65536'? \(MOOR_BUS_PREFETCH\).* at most 65535"):
-        BUS.read({"MOOR_BUS_PREFETCH": "65536"})
-
-
 @pytest.mark.parametrize("worker", ["scheduler", "placement", "conductor", "compute"])
 def test_a_worker_that_moor_runs_reads_its_variables_and_does_not_start_with_a_wrong_one(worker: str) -> None:
     command = ["run", worker, "--bus", "unix:///nowhere", "--db", "sqlite:////nowhere/x"]
