@@ -18,6 +18,7 @@ from tests.planting import MUTANT, PLANTED
 IN_SLICE = 8
 FILE = "unit/placement/test_claims.py"
 CAPACITY = Place("engine/inventories.py", "capacity_of")
+SWAP = Place("placement_worker/core/swaps.py", "swap")
 SECONDS = 60.0
 
 
@@ -48,6 +49,18 @@ def test_with_a_planted_bug_the_first_test_that_sees_it_is_told_and_the_next_cha
 
     assert seen.failed in judge.tests
     assert ask(judge, {}, [seen.failed]) == Answer(passed=1)
+
+
+def test_a_condition_is_left_out_also_if_only_one_stays(judge: Judge) -> None:
+    node = functions_in(ast.parse(source_of(SWAP.file)))[SWAP.name]
+    without = [
+        each
+        for each in mutants_of(SWAP, node)
+        if each.what == "without the condition '_attempt_refused(draft, consumer, order)'"
+    ]
+    (answer,) = [ask(judge, {MUTANT: msgspec.json.encode(each).decode()}) for each in without]
+
+    assert (answer.problem, answer.failed in judge.tests) == ("", True)
 
 
 def test_a_mutant_is_made_also_where_a_function_is_known_by_other_names(judge: Judge) -> None:

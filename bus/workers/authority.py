@@ -234,9 +234,7 @@ def speaks_for(sender: str, facts: BrokerFacts) -> str | None:
     if facts.cells is not None and len(facts.cells) == 1:
         return next(iter(facts.cells))
     speaker = broker_user_of(sender)
-    if speaker is None or speaker.application:
-        return None
-    return speaker.cell or None
+    return None if speaker is None else speaker.cell or None
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -254,9 +252,7 @@ def wrong_reply_to(reply_to: str, sender: str, facts: BrokerFacts) -> str:
 @functools.cache
 def answering(question: type[Message]) -> frozenset[str]:
     """The roles that may answer questions of this type: those that read the queue in which such questions arrive."""
-    return frozenset(
-        role.name for role in ROLES if (role.answers or role.answers_to) and question.ROUTE.to in role.reads
-    )
+    return frozenset(role.name for role in ROLES if question.ROUTE.to in role.reads)
 
 
 def _is_by_its_own_exchange(exchange: str, origin: Origin) -> bool:

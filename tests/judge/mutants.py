@@ -113,10 +113,20 @@ def _changes_of(node: ast.AST) -> Iterator[tuple[ast.expr, str, Change]]:
         case ast.BoolOp(values=values):
             for each in values:
                 if not isinstance(each, ast.JoinedStr):
-                    yield node, f"without the condition {ast.unparse(each)!r}", partial(values.remove, each)
+                    yield (
+                        node,
+                        f"without the condition {ast.unparse(each)!r}",
+                        partial(_leave_out, node, each),
+                    )
         case ast.expr() if (other := _other_of(node)) is not None:
             words, change = other
             yield node, words, change
+
+
+def _leave_out(node: ast.BoolOp, part: ast.expr) -> None:
+    left = [each for each in node.values if each is not part]
+    # Python compiles no condition of one part. With a constant before it, it has the same value.
+    node.values = left if len(left) > 1 else [ast.Constant(isinstance(node.op, ast.And)), *left]
 
 
 def _other_of(node: ast.expr) -> tuple[str, Change] | None:

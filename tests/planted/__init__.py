@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 
-from tests.planted.replacing import ANY_CLOUD, BARE_METAL, BUGS, WORLD_OF, PlantedBug, now_replaced
+from tests.planted.replacing import ANY_CLOUD, BARE_METAL, BUGS, HARM_OF, WORLD_OF, PlantedBug, now_replaced
 
-__all__ = ["BUGS", "OF_NODES", "OF_WORLDS", "SIMULATED", "PlantedBug", "plant"]
+__all__ = ["BUGS", "HARM_OF", "OF_NODES", "OF_WORLDS", "SIMULATED", "PlantedBug", "plant"]
 
 for _file in sorted(Path(__file__).parent.glob("*_bugs.py")):
     import_module(f"{__name__}.{_file.stem}")

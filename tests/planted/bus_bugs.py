@@ -23,7 +23,7 @@ from bus.topology import broker_user_of
 from bus.unix_socket import client, server
 from bus.unix_socket.client import UnixBroker, UnixConnection
 from bus.unix_socket.server import Session
-from bus.workers import authority, consuming, dead_letters, intake
+from bus.workers import authority, consuming, dead_letters, intake, station
 from bus.workers.consuming import InboxConsuming
 from bus.workers.dead_letters import NOT_PARKED
 from bus.workers.intake import Intake
@@ -35,14 +35,14 @@ from tests.planted.replacing import ANY_CLOUD, planted, planted_as, planted_by, 
 
 
 # The worker acknowledges a batch when it begins: if it dies in between, the batch is lost.
-@planted("a batch acknowledged before its commit", Worker, "_handle", world=ANY_CLOUD)
+@planted("a batch acknowledged before its commit", Worker, "_handle", world=ANY_CLOUD, harm="lost")
 async def acknowledge_before_commit(real: Any, self: Any, handler: Any, items: Any) -> None:
     await self.intake.done(items)
     await real(self, handler, items)
 
 
 # The worker acknowledges a batch when its messages are handed to the publisher, before the broker has confirmed them.
-@planted("a batch acknowledged without its confirms", Worker, "_settle", world=ANY_CLOUD)
+@planted("a batch acknowledged without its confirms", Worker, "_settle", world=ANY_CLOUD, harm="lost")
 async def acknowledged_without_confirms(
     real: Any, self: Any, handler: Any, items: Any, leaving: Any, confirmed: Any
 ) -> None:
@@ -53,7 +53,7 @@ async def acknowledged_without_confirms(
 
 
 # A handler's pending messages count as confirmed when its rows commit, so the next commit clears them unsent.
-@planted("messages confirmed before they are sent", Worker, "_decide_and_save", world=ANY_CLOUD)
+@planted("messages confirmed before they are sent", Worker, "_decide_and_save", world=ANY_CLOUD, harm="lost")
 async def messages_confirmed_before_they_are_sent(real: Any, self: Any, handler: Any, items: Any) -> Any:
     said = await real(self, handler, items)
     self._confirmed.extend(kept for each in said if (kept := getattr(each, "kept", None)) is not None)
@@ -61,14 +61,20 @@ async def messages_confirmed_before_they_are_sent(real: Any, self: Any, handler:
 
 
 # A full queue refuses the parcel, but the publisher takes it for stored.
-@planted("a refused parcel counts as confirmed", ParcelSender, "_publish_once", world=ANY_CLOUD)
+@planted("a refused parcel counts as confirmed", ParcelSender, "_publish_once", world=ANY_CLOUD, harm="lost")
 async def refused_counts_as_confirmed(real: Any, self: Any, parcel: Any) -> Any:
     receipt = await real(self, parcel)
     return Receipt.CONFIRMED if receipt in (Receipt.REFUSED, Receipt.LOST) else receipt
 
 
 # No queue takes the order, but the publisher reports it as delivered.
-@planted("an unroutable order counts as delivered", ParcelSender, "publish_until_told", world=ANY_CLOUD)
+@planted(
+    "an unroutable order counts as delivered",
+    ParcelSender,
+    "publish_until_told",
+    world=ANY_CLOUD,
+    harm="lost",
+)
 async def unroutable_counts_as_delivered(real: Any, *arguments: Any) -> Any:
     receipt = await real(*arguments)
     return Receipt.CONFIRMED if receipt is Receipt.UNROUTABLE else receipt
@@ -91,13 +97,13 @@ planted_by("a client says how often its message was tried", dead_letters, "is_re
 
 
 # A redelivered parcel is split, and only its first half goes back to the queue.
-@planted("half of a redelivered parcel is lost", Intake, "_take_apart", world=ANY_CLOUD)
+@planted("half of a redelivered parcel is lost", Intake, "_take_apart", world=ANY_CLOUD, harm="lost")
 async def half_a_parcel_lost(real: Any, self: Any, held: Any, lines: Any) -> None:
     await real(self, held, lines[: (len(lines) + 1) // 2])
 
 
 # What a process has failed at itself is settled there, and no other process tries it.
-@planted("what a process passes on to another is lost", Intake, "_pass_on", world=ANY_CLOUD)
+@planted("what a process passes on to another is lost", Intake, "_pass_on", world=ANY_CLOUD, harm="lost")
 async def passed_on_to_nobody(_real: Any, self: Any, held: Any) -> None:
     await self.done([held])
 
@@ -109,7 +115,7 @@ async def dead_letter_without_reason(real: Any, self: Any, held: Any, line: Any,
 
 
 # A message is dead-lettered, and what was claimed for it stays claimed.
-@planted("nothing released before a dead letter", Worker, "_give_back", world=ANY_CLOUD)
+@planted("nothing released before a dead letter", Worker, "_give_back", world=ANY_CLOUD, harm="lost")
 async def nothing_released_before_dead_letter(_real: Any, _self: Any, _buried: Any) -> None:
     return
 
@@ -129,13 +135,13 @@ planted_as("a consumer that has ended keeps its channel")(
 
 
 # The exchange of another program exists again, and nothing is said of what was missed meanwhile.
-planted_as("an exchange of another program that exists again is no gap")(
+planted_as("an exchange of another program that exists again is no gap", harm="lost")(
     lambda: rewritten(InboxConsuming, "receive", "return ()", "continue")
 )
 
 
 # A header that names a sender is believed on every exchange.
-@planted("the sender taken from a header", intake, "origin_of", world=ANY_CLOUD)
+@planted("the sender taken from a header", intake, "origin_of", world=ANY_CLOUD, harm="unauthorised")
 def sender_taken_from_header(real: Any, delivery: Any, facts: Any) -> Any:
     origin = real(delivery, facts)
     named = delivery.parcel.headers.get(message.SENDER)
@@ -143,12 +149,12 @@ def sender_taken_from_header(real: Any, delivery: Any, facts: Any) -> Any:
 
 
 # A message counts under any routing key.
-planted_by("any routing key accepted", intake, "judge", world=ANY_CLOUD)(
+planted_by("any routing key accepted", intake, "judge", world=ANY_CLOUD, harm="unauthorised")(
     lambda _real: lambda _message, _origin, _post: None
 )
 
 
-@planted_as("any sender accepted", world=ANY_CLOUD)
+@planted_as("any sender accepted", world=ANY_CLOUD, harm="unauthorised")
 @contextmanager
 def any_sender_accepted() -> Iterator[None]:
     """A parcel counts from any sender, and so does an answer from any sender."""
@@ -168,8 +174,18 @@ def any_sender_accepted() -> Iterator[None]:
         yield
 
 
+# A parcel counts as a whole if one of its messages does.
+planted_by(
+    "one good message lets in the foreign ones beside it", (intake, station), "all_count", harm="unauthorised"
+)(
+    lambda _real: (
+        lambda messages, origin, facts: any(authority.judge(each, origin, facts) is None for each in messages)
+    )
+)
+
+
 # The broker refuses several messages by one frame: all but the last count as stored.
-@planted_as("of messages that RabbitMQ refuses together all but the last count as stored")
+@planted_as("of messages that RabbitMQ refuses together all but the last count as stored", harm="lost")
 @contextmanager
 def earlier_refused_confirmed() -> Iterator[None]:
     last: list[int] = []
@@ -200,20 +216,20 @@ def earlier_refused_confirmed() -> Iterator[None]:
 
 
 # The broker ends the channel for one message, and all that are under way count as refused: they are given up.
-@planted("with one message that RabbitMQ refuses all under way are given up", OpenChannel, "end")
+@planted("with one message that RabbitMQ refuses all under way are given up", OpenChannel, "end", harm="lost")
 def all_refused_with_one(real: Any, self: Any, why: Any) -> None:
     real(self, why)
     self.at_the_end = 1
 
 
 # An acknowledgement of several deliveries settles only the last.
-@planted("deliveries that were settled together come again", RabbitConsuming, "acknowledge")
+@planted("deliveries that were settled together come again", RabbitConsuming, "acknowledge", harm="doubled")
 async def one_settled_of_several(real: Any, self: Any, tag: int, *, multiple: bool = False) -> None:
     await real(self, tag)
 
 
 # The broker cancels a consumer, and its reader waits on.
-planted_by("a consumer waits on when its queue is deleted", Consumers, "on_cancel")(
+planted_by("a consumer waits on when its queue is deleted", Consumers, "on_cancel", harm="lost")(
     lambda _real: lambda _self, _told=None: None
 )
 
@@ -227,7 +243,7 @@ def full_consumer_given_more(
 
 
 # Each connection of a process has a feed queue of its own: what came between two connections is missed.
-@planted("a reader of events misses those of a reconnect", RabbitConnection, "__init__")
+@planted("a reader of events misses those of a reconnect", RabbitConnection, "__init__", harm="lost")
 def feed_forgotten(
     real: Any, self: Any, client: Any, name: str, user: str, _feeds: Any, *others: Any, **calls: Any
 ) -> None:
@@ -241,13 +257,13 @@ planted_by("an alarm of RabbitMQ is not seen", RabbitWire, "blocked")(
 
 
 # An exchange of another program counts as missing, although it is there: nothing is bound to it.
-@planted("an exchange of another program that is there is not bound", RabbitWire, "stands")
+@planted("an exchange of another program that is there is not bound", RabbitWire, "stands", harm="lost")
 async def foreign_exchange_passed_over(real: Any, self: Any, passive: Any) -> bool:
     return not isinstance(passive, commands.Exchange.Declare) and bool(await real(self, passive))
 
 
 # An answer to a caller of another program's RPC that has gone counts as received.
-@planted("an answer to an RPC caller that has gone counts as received", RabbitRpc, "reply")
+@planted("an answer to an RPC caller that has gone counts as received", RabbitRpc, "reply", harm="lost")
 async def answer_to_nobody_sent(real: Any, self: Any, queue: str, body: bytes) -> Receipt:
     await real(self, queue, body)
     return Receipt.CONFIRMED
@@ -261,7 +277,7 @@ async def expiry_of_a_request_dropped(real: Any, self: Any, message: Any) -> Non
 
 
 # A request of another program that is delivered again looks like a new one.
-@planted("an RPC request that comes again looks new", Consumers, "on_message")
+@planted("an RPC request that comes again looks new", Consumers, "on_message", harm="doubled")
 async def repeated_request_not_marked(real: Any, self: Any, message: Any) -> None:
     message.delivery.redelivered &= not isinstance(self, RabbitRpc)
     await real(self, message)
@@ -303,7 +319,7 @@ async def large_body_in_one_frame(real: Any, self: Any, **how: Any) -> Any:
 
 
 # Every user of the machine may open the socket, and so act as any user of the broker.
-@planted("the bus's socket is open to all users of the machine", server, "_listen")
+@planted("the bus's socket is open to all users of the machine", server, "_listen", harm="unauthorised")
 def socket_open_to_all(real: Any, place: Any) -> Any:
     listening = real(place)
     place.chmod(0o666)
@@ -311,14 +327,14 @@ def socket_open_to_all(real: Any, place: Any) -> Any:
 
 
 # Every user of the machine may read the journal, and the secrets in its messages.
-@planted("the journal is open to all users of the machine", JournalFile, "__init__")
+@planted("the journal is open to all users of the machine", JournalFile, "__init__", harm="unauthorised")
 def journal_open_to_all(real: Any, self: Any, path: Any) -> None:
     real(self, path)
     path.chmod(0o644)
 
 
 # A second process takes the socket from the one that serves it.
-@planted("the socket of a running broker is taken over", server, "_make_way")
+@planted("the socket of a running broker is taken over", server, "_make_way", harm="doubled")
 def socket_taken_over(real: Any, place: Any) -> None:
     if place.is_socket():
         place.unlink()
@@ -326,21 +342,21 @@ def socket_taken_over(real: Any, place: Any) -> None:
 
 
 # What could not be written to the journal is confirmed, and gone after a restart.
-@planted("a full disk of the journal counts as written", JournalFile, "write")
+@planted("a full disk of the journal counts as written", JournalFile, "write", harm="lost")
 def full_disk_counts_as_written(real: Any, self: Any, notes: Any) -> None:
     with suppress(JournalWriteError):
         real(self, notes)
 
 
 # The disk refuses to keep what was written, and it is confirmed.
-@planted("a failed sync of the journal counts as done", JournalFile, "sync")
+@planted("a failed sync of the journal counts as done", JournalFile, "sync", harm="lost")
 def failed_sync_counts_as_done(real: Any, self: Any) -> None:
     with suppress(JournalWriteError):
         real(self)
 
 
 # A message is confirmed when it is noted for the journal, before it is on the disk.
-@planted("a message is confirmed before it is on the disk", Journal, "written")
+@planted("a message is confirmed before it is on the disk", Journal, "written", harm="lost")
 async def confirmed_before_the_disk(_real: Any, _self: Any) -> None:
     return
 
@@ -351,13 +367,13 @@ def deliveries_not_counted() -> AbstractContextManager[None]:
     return _found(lambda kept: structs.replace(kept, returns=0))
 
 
-@planted_as("a restart forgets who sent a message")
+@planted_as("a restart forgets who sent a message", harm="unauthorised")
 def sender_forgotten() -> AbstractContextManager[None]:
     """After a restart nobody knows who sent the messages that waited."""
     return _found(lambda kept: structs.replace(kept, sender=""))
 
 
-@planted_as("a restart forgets the headers of messages")
+@planted_as("a restart forgets the headers of messages", harm="lost")
 def headers_forgotten() -> AbstractContextManager[None]:
     """After a restart the messages that waited have lost their headers."""
     return _found(lambda kept: structs.replace(kept, parcel=structs.replace(kept.parcel, headers={})))
@@ -368,19 +384,19 @@ def _found(changed: Any) -> AbstractContextManager[None]:
 
 
 # After a restart, new messages get the numbers of messages that were delivered, and count as delivered.
-planted_by("after a restart a new message counts as delivered", JournalFile, "last_row")(
+planted_by("after a restart a new message counts as delivered", JournalFile, "last_row", harm="lost")(
     lambda _real: lambda _self: 0
 )
 
 
 # The messages of a deleted queue are in the queue of its name that is declared later, after a restart.
-planted_by("the messages of a deleted queue come back", Journal, "deleted")(
+planted_by("the messages of a deleted queue come back", Journal, "deleted", harm="doubled")(
     lambda _real: lambda _self, _queue: None
 )
 
 
 # A client of the socket may do everything, whatever user it names.
-@planted_by("a client of the socket has all rights", MemoryBroker, "connect")
+@planted_by("a client of the socket has all rights", MemoryBroker, "connect", harm="unauthorised")
 def client_has_all_rights(real: Any) -> Any:
     return lambda self, user, listener=None: real(self, "" if listener else user, listener)
 
@@ -392,7 +408,7 @@ async def client_reads_no_limit(_real: Any, reader: Any) -> bytes:
 
 
 # The parcels that a client held when it died go to no other client.
-@planted_by("what a dead client of the socket held is stuck", Session, "end")
+@planted_by("what a dead client of the socket held is stuck", Session, "end", harm="lost")
 def gone_client_keeps_its_messages(_real: Any) -> Any:
     return lambda self, _why: self._writer.close()
 
@@ -431,7 +447,7 @@ def end_of_alarm_not_told(real: Any) -> Any:
 
 
 # A client that closes cuts off what it has just acknowledged.
-@planted("the last acknowledgements of a client of the socket are lost", UnixConnection, "close")
+@planted("the last acknowledgements of a client of the socket are lost", UnixConnection, "close", harm="lost")
 async def last_acknowledgements_lost(_real: Any, self: Any) -> None:
     self.cut("closed by this end")
 
@@ -446,13 +462,15 @@ def closed_channel_publishes(real: Any, self: Any, parcel: Any) -> Any:
 
 
 # Our headers count beside a dead letter of anybody: an application names the operator as its sender, and who replays it obeys.
-planted_by("anybody names the sender of a dead letter", authority, "_may_park")(
+planted_by("anybody names the sender of a dead letter", authority, "_may_park", harm="unauthorised")(
     lambda _real: lambda _user, _queue, _facts: True
 )
 
 
 # A worker of a cell names the first sender of what lies in any queue.
-@planted_by("a cell's worker names the senders of other queues' letters", authority, "_may_park")
+@planted_by(
+    "a cell's worker names the senders of other queues' letters", authority, "_may_park", harm="unauthorised"
+)
 def any_queue_parked(real: Any) -> Any:
     return lambda user, queue, facts: (
         real(user, queue, facts) or bool((speaker := broker_user_of(user)) and speaker.cell)
@@ -460,18 +478,18 @@ def any_queue_parked(real: Any) -> Any:
 
 
 # What an application has written into `x-death` counts as the key under which it sent: it acts for any project.
-planted_as("an application says under which key its dead letter was sent")(
+planted_as("an application says under which key its dead letter was sent", harm="unauthorised")(
     lambda: rewritten(authority, "origin_of", "speaker.application", "not speaker")
 )
 
 
 # A dead letter is replayed though its sender may not send what is in it.
-planted_by("a replay is not judged before it is sent", dead_letters, "_why_not_replayed")(
-    lambda _real: lambda _letter, _facts: ""
-)
+planted_by(
+    "a replay is not judged before it is sent", dead_letters, "_why_not_replayed", harm="unauthorised"
+)(lambda _real: lambda _letter, _facts: "")
 
 
 # A client lets its order expire, and is not told that it must not.
-planted_as("an order that expires is taken")(
+planted_as("an order that expires is taken", harm="lost")(
     lambda: rewritten(authority, "_judge_like", "if origin.expiration", "if not origin")
 )

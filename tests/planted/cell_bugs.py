@@ -45,7 +45,7 @@ from tests.planted.replacing import (
 from tests.simulation.process import RUNNING
 
 
-@planted_as("a redelivered order carried out again", world=ANY_CLOUD)
+@planted_as("a redelivered order carried out again", world=ANY_CLOUD, harm="doubled")
 def redelivered_order_carried_out_again() -> AbstractContextManager[None]:
     """A conductor obeys the order to place an instance each time it arrives."""
 
@@ -66,7 +66,7 @@ def conductor_calls_up(real: Any, transition: Any, reason: str) -> None:
     transition.send(BuildInstance(request_id=transition.row.request_id, flavor=transition.row.order.flavor))
 
 
-@planted_as("a removal forgotten before its placement arrives", world=ANY_CLOUD)
+@planted_as("a removal forgotten before its placement arrives", world=ANY_CLOUD, harm="lost")
 def removal_forgotten() -> AbstractContextManager[None]:
     """A removal of an instance that the cell does not know leaves no row, so a later order to place it is obeyed."""
 
@@ -83,7 +83,7 @@ def removal_forgotten() -> AbstractContextManager[None]:
     return _other_step(planted, RemoveFromCell, GiveBackInCell)
 
 
-@planted_as("late success of attempt 1 accepted", world=ANY_CLOUD)
+@planted_as("late success of attempt 1 accepted", world=ANY_CLOUD, harm="doubled")
 def late_success_accepted() -> AbstractContextManager[None]:
     """The success of any attempt is believed, also of an earlier one."""
     return rewritten(
@@ -95,14 +95,20 @@ def late_success_accepted() -> AbstractContextManager[None]:
 
 
 # Unconfirmed messages of a row are not loaded with it, so the next write drops them.
-@planted("unconfirmed messages not loaded with their row", ConductorTransaction, "load", world=ANY_CLOUD)
+@planted(
+    "unconfirmed messages not loaded with their row",
+    ConductorTransaction,
+    "load",
+    world=ANY_CLOUD,
+    harm="lost",
+)
 async def unconfirmed_messages_not_loaded(real: Any, self: Any, instances: Any) -> Any:
     rows = await real(self, instances)
     return {id_: structs.replace(row, outbox=()) for id_, row in rows.items()}
 
 
 # The lease of a swap has no end: if its conductor dies over the question, no other asks again.
-@planted("a lease without end", decide, "next_swap", world=ANY_CLOUD)
+@planted("a lease without end", decide, "next_swap", world=ANY_CLOUD, harm="doubled")
 def lease_without_end(real: Any, transition: Any) -> Any:
     swap = real(transition)
     transition.change(state_ends_at=None)
@@ -110,7 +116,7 @@ def lease_without_end(real: Any, transition: Any) -> Any:
 
 
 # A host that did not answer in time is treated as one that has cleaned up.
-@planted_by("a silent host treated as failed", decide, "leave_host", world=ANY_CLOUD)
+@planted_by("a silent host treated as failed", decide, "leave_host", world=ANY_CLOUD, harm="overbooked")
 def silent_host_treated_as_failed(real: Any) -> Any:
     return lambda transition, reason, *, was_silent: real(transition, reason, was_silent=was_silent and False)
 
@@ -134,7 +140,7 @@ planted_by("a cell that is down not avoided", CellUp, "passes", world=ANY_CLOUD)
 )
 
 
-@planted_as("two conductors decide on one row at once")
+@planted_as("two conductors decide on one row at once", harm="doubled")
 def rows_not_locked() -> AbstractContextManager[None]:
     """Two conductors of a cell decide on the same row at the same time, each as if it were alone."""
     unlocked = structs.replace(LOAD, on_postgresql=LOAD.on_postgresql.replace(" FOR UPDATE", ""))
@@ -148,7 +154,7 @@ def rows_not_locked() -> AbstractContextManager[None]:
     return replaced(KeyStatement, "fetch", planted)
 
 
-@planted_as("a row forgotten when its conductor dies", world=ANY_CLOUD)
+@planted_as("a row forgotten when its conductor dies", world=ANY_CLOUD, harm="lost")
 @contextmanager
 def rows_of_others_not_taken() -> Iterator[None]:
     """A conductor looks after the rows that it has written itself, and after no others: when it dies, nobody does."""
@@ -179,7 +185,7 @@ def rows_of_others_not_taken() -> Iterator[None]:
 
 
 # After a host was set dead, its cell goes on waiting for what it must clean up.
-@planted("the cleanups of a dead host kept", decide, "_on_clean", world="host modes")
+@planted("the cleanups of a dead host kept", decide, "_on_clean", world="host modes", harm="lost")
 def cleanups_of_the_dead_kept(real: Any, transition: Any, attempt: int, host: Any) -> None:
     if not transition.hosts.is_dead(host):
         real(transition, attempt, host)
@@ -192,7 +198,7 @@ planted_by("the silence of hosts not noticed", HeardHosts, "silent", world="host
 
 
 # A host that was dead is not asked what it has: it counts as clean.
-@planted_by("a returned host not asked what it has", hosts, "foreign", world="host modes")
+@planted_by("a returned host not asked what it has", hosts, "foreign", world="host modes", harm="doubled")
 def returned_host_not_asked(_real: Any) -> Any:
     return lambda _rows, _host, _attempts, *, destroys_unknown: []
 
@@ -204,7 +210,7 @@ planted_by("a draining alternate taken", HostStates, "why_not_next", world="host
 
 
 # A scheduler notes that a cell was told how a host is set, and tells it nothing.
-@planted("a mode noted as told and not sent", ModeTeller, "tell", world="host modes")
+@planted("a mode noted as told and not sent", ModeTeller, "tell", world="host modes", harm="lost")
 async def word_noted_and_not_sent(_real: Any, self: Any) -> None:
     await self._note_told(list(self._registry.untold()))
 
@@ -222,7 +228,7 @@ async def providers_stay(_real: Any, _self: Any, _host: Any) -> str:
 
 
 # A row's sequence is always as the audit saw it.
-planted_by("a row mended out of date", row_mending, "_is_as_seen", world=BARE_METAL)(
+planted_by("a row mended out of date", row_mending, "_is_as_seen", world=BARE_METAL, harm="destroyed")(
     lambda _real: lambda row, _mend: row is not None
 )
 
@@ -235,7 +241,11 @@ planted_by("a migration holds the whole share", swaps, "_inherited", world="move
 
 # A confirmed move orders the source to clean up, and releases nothing for it.
 @planted(
-    "a confirmed move forgets its migration", (moving, move_steps, move_answers), "confirm", world="moves"
+    "a confirmed move forgets its migration",
+    (moving, move_steps, move_answers),
+    "confirm",
+    world="moves",
+    harm="lost",
 )
 def heir_forgotten(real: Any, transition: Any) -> None:
     real(transition)
@@ -244,20 +254,38 @@ def heir_forgotten(real: Any, transition: Any) -> None:
 
 
 # A move comes back from a destination that does not answer, as from one that has destroyed the instance.
-@planted_by("a silent destination gives its share back", move_answers, "return_claim", world="moves")
+@planted_by(
+    "a silent destination gives its share back",
+    move_answers,
+    "return_claim",
+    world="moves",
+    harm="overbooked",
+)
 def silent_destination_released(real: Any) -> Any:
     return lambda transition, outcome, reason, **_: real(transition, outcome, reason, was_silent=False)
 
 
 # After a move that came back, the first host is asked about the attempt of the way back, which it has never heard of.
-@planted("a return forgets the attempt of its host", move_answers, "_on_claimed_back", world="moves")
+@planted(
+    "a return forgets the attempt of its host",
+    move_answers,
+    "_on_claimed_back",
+    world="moves",
+    harm="doubled",
+)
 def attempt_of_host_forgotten(real: Any, transition: Any, attempt: int) -> None:
     real(transition, attempt)
     transition.change(kept_attempt=0)
 
 
 # After a confirmed resize the cell still has the flavor of before.
-@planted("the flavor of a resize forgotten", (moving, move_steps, move_answers), "confirm", world="moves")
+@planted(
+    "the flavor of a resize forgotten",
+    (moving, move_steps, move_answers),
+    "confirm",
+    world="moves",
+    harm="overbooked",
+)
 def new_flavor_forgotten(real: Any, transition: Any) -> None:
     before = transition.row.flavor
     real(transition)
@@ -265,7 +293,13 @@ def new_flavor_forgotten(real: Any, transition: Any) -> None:
 
 
 # The rest of an evacuated host's share is released as soon as the instance runs elsewhere.
-@planted("an evacuated host released at once", (moving, move_steps, move_answers), "confirm", world="moves")
+@planted(
+    "an evacuated host released at once",
+    (moving, move_steps, move_answers),
+    "confirm",
+    world="moves",
+    harm="overbooked",
+)
 def evacuated_host_released_at_once(real: Any, transition: Any) -> None:
     real(transition)
     if transition.row.move.kind == "evacuate":
@@ -280,20 +314,27 @@ def evacuated_host_released_at_once(real: Any, transition: Any) -> None:
     MoveNeedsFinder,
     "_problem_with_source",
     world="moves that wait",
+    harm="doubled",
 )
 def source_that_is_up_evacuated(real: Any, self: Any, order: Any, told: Any) -> str:
     return "" if order.kind == "evacuate" else str(real(self, order, told))
 
 
 # An instance that is reported in error is released, though its host has it.
-@planted("an instance in error released though its host has it", Transition, "end_broken", world="moves")
+@planted(
+    "an instance in error released though its host has it",
+    Transition,
+    "end_broken",
+    world="moves",
+    harm="overbooked",
+)
 def broken_instance_released(real: Any, transition: Any, reason: str) -> None:
     real(transition, reason)
     transition.release((HeldClaim(transition.row.id, transition.row.attempt),))
 
 
 # The source is believed when it says late that it has stopped the instance, though the move goes back by then.
-@planted("a late word of the source believed", decide, "on_stopped", world="moves")
+@planted("a late word of the source believed", decide, "on_stopped", world="moves", harm="doubled")
 def late_word_of_the_source_believed(real: Any, transition: Any, word: Any) -> None:
     moving = transition.row.moving
     if moving is not None:
@@ -302,13 +343,19 @@ def late_word_of_the_source_believed(real: Any, transition: Any, word: Any) -> N
 
 
 # A move comes back without an order to its destination.
-@planted("a move comes back and leaves its destination as it is", moving, "leave", world="moves")
+@planted("a move comes back and leaves its destination as it is", moving, "leave", world="moves", harm="lost")
 def destination_left_as_it_is(_real: Any, transition: Any, outcome: Any, reason: str) -> None:
     move_steps.return_claim(transition, outcome, reason, was_silent=False)
 
 
 # When an instance is deleted while it moves, the rest of the source is released at once.
-@planted("a delete while it moves releases the source early", decide, "free_both_hosts", world="moves")
+@planted(
+    "a delete while it moves releases the source early",
+    decide,
+    "free_both_hosts",
+    world="moves",
+    harm="overbooked",
+)
 def source_released_early(real: Any, transition: Any) -> None:
     real(transition)
     *others, last = transition.row.cleanups
@@ -318,31 +365,41 @@ def source_released_early(real: Any, transition: Any) -> None:
 
 
 # The way back is claimed as any other share, and the migration keeps what it holds.
-@planted_by("a way back without its migration", move_answers, "next_move_swap", world="moves")
+@planted_by("a way back without its migration", move_answers, "next_move_swap", world="moves", harm="lost")
 def migration_not_returned(real: Any) -> Any:
     return lambda transition: structs.replace(real(transition), returns=None)
 
 
 # A cold move does not wait until the source has stopped the instance.
-planted_by("received while the source runs it", move_answers, "STOPPED_MEANWHILE", world="moves")(
-    lambda _real: ()
-)
+planted_by(
+    "received while the source runs it", move_answers, "STOPPED_MEANWHILE", world="moves", harm="doubled"
+)(lambda _real: ())
 
 
 # An evacuation builds with the image of the boot, whatever the instance was rebuilt with since.
-@planted_by("an evacuation builds with the first image", move_steps, "spawn_order", world="moves")
+@planted_by(
+    "an evacuation builds with the first image", move_steps, "spawn_order", world="moves", harm="destroyed"
+)
 def evacuated_with_first_image(real: Any) -> Any:
     return lambda row, order, host: real(structs.replace(row, image=None), order, host)
 
 
 # A host obeys an order to rebuild whenever it comes, even after a later one.
-@planted_by("an earlier rebuild is obeyed after a later one", attempts, "_is_late", world="moves")
+@planted_by(
+    "an earlier rebuild is obeyed after a later one", attempts, "_is_late", world="moves", harm="destroyed"
+)
 def earlier_rebuild_obeyed(real: Any) -> Any:
     return lambda known, order: not isinstance(order, RespawnInstance) and real(known, order)
 
 
 # The claim of an instance that is offloaded is released before its host has destroyed it.
-@planted("an offloaded instance released before it is destroyed", move_answers, "free", world="moves")
+@planted(
+    "an offloaded instance released before it is destroyed",
+    move_answers,
+    "free",
+    world="moves",
+    harm="overbooked",
+)
 def offloaded_early(real: Any, transition: Any, saved: str) -> None:
     real(transition, saved)
     *others, last = transition.row.cleanups
@@ -352,7 +409,7 @@ def offloaded_early(real: Any, transition: Any, saved: str) -> None:
 
 
 # An offloaded instance is built on the first host that was chosen for it, and placement is not asked.
-@planted("unshelved without a claim", moving, "unshelve", world="moves")
+@planted("unshelved without a claim", moving, "unshelve", world="moves", harm="overbooked")
 def unshelved_without_claim(real: Any, transition: Any, order: Any) -> None:
     real(transition, order)
     row = transition.row
@@ -362,7 +419,7 @@ def unshelved_without_claim(real: Any, transition: Any, order: Any) -> None:
 
 
 # The share of a resize has no memory, though its flavor asks for some.
-@planted("a resize drops memory", MoveNeedsFinder, "_needs", world="moves")
+@planted("a resize drops memory", MoveNeedsFinder, "_needs", world="moves", harm="overbooked")
 def memory_of_resize_dropped(real: Any, self: Any, order: Any, *others: Any) -> Any:
     wanted = real(self, order, *others)
     if order.kind != "resize" or isinstance(wanted, BuildRejected):
@@ -373,12 +430,16 @@ def memory_of_resize_dropped(real: Any, self: Any, order: Any, *others: Any) -> 
 
 # After a confirmed resize the row at API level still asks for the size of before.
 planted_by(
-    "a row keeps the size of before a confirmed resize", lifecycle, "resized_spec_after", world="moves"
+    "a row keeps the size of before a confirmed resize",
+    lifecycle,
+    "resized_spec_after",
+    world="moves",
+    harm="overbooked",
 )(lambda _real: lambda row, _said: row.resized_spec)
 
 
 # A host that changed is not recorded, so nothing that waits is tried when it has room again.
-planted_by("a wake-up lost", TouchedHosts, "add", world=ANY_CLOUD)(lambda _real: lambda *_: None)
+planted_by("a wake-up lost", TouchedHosts, "add", world=ANY_CLOUD, harm="lost")(lambda _real: lambda *_: None)
 
 
 # A member that leaves its server group wakes none of the others that wait.
@@ -404,19 +465,19 @@ planted_by("room goes to what was found first", WaitingSpecs, "may_be_tried")(
 
 
 # The deadline of an instance that waits for room is not noticed; only accepted instances end by theirs.
-@planted("the deadline of what waits forgotten", forgetting, "overdue", world=ANY_CLOUD)
+@planted("the deadline of what waits forgotten", forgetting, "overdue", world=ANY_CLOUD, harm="lost")
 def deadline_forgotten(real: Any, row: Any, now: Any) -> Any:
     return None if row.told.state == WAITING else real(row, now)
 
 
 # A worker that looks for room for what waits passes over moves.
-@planted_by("a waiting move passed over", WaitingSpecs, "_room_for", world="moves that wait")
+@planted_by("a waiting move passed over", WaitingSpecs, "_room_for", world="moves that wait", harm="lost")
 def waiting_move_passed_over(real: Any) -> Any:
     return lambda self, known: 0 if known.source is not None else real(self, known)
 
 
 # A move that is aborted while it waits has its outcome, and waits on.
-@planted("a wait outlives its abort", moves, "wait_ended", world="moves that wait")
+@planted("a wait outlives its abort", moves, "wait_ended", world="moves that wait", harm="lost")
 def wait_outlives_its_abort(real: Any, row: Any, *args: Any) -> Any:
     ended = real(row, *args)
     told = structs.replace(ended.told, waiting=row.told.waiting)
@@ -425,7 +486,11 @@ def wait_outlives_its_abort(real: Any, row: Any, *args: Any) -> Any:
 
 # A move fails if others got its room before its cell asked for it, also one that asked to wait for room.
 planted_by(
-    "a move that lost its room does not wait again", lifecycle, "waits_again", world="moves that wait"
+    "a move that lost its room does not wait again",
+    lifecycle,
+    "waits_again",
+    world="moves that wait",
+    harm="lost",
 )(lambda _real: lambda row, _now: row)
 
 
@@ -442,13 +507,15 @@ def _without_priority(row: Any) -> Any:
 
 
 # A scheduler that starts does not read the moves that wait already, nor those that others wrote.
-@planted("waiting moves forgotten at a restart", WaitingMoves, "needs_of", world="moves that wait")
+@planted(
+    "waiting moves forgotten at a restart", WaitingMoves, "needs_of", world="moves that wait", harm="lost"
+)
 async def waiting_moves_not_read(_real: Any, *_: Any) -> None:
     return None
 
 
 # A cell says that an instance is stopped, and has not ordered it.
-@planted_by("an order to stop is lost", moving, "stop", world="power")
+@planted_by("an order to stop is lost", moving, "stop", world="power", harm="lost")
 def order_to_stop_lost(real: Any) -> Any:
     def stop(transition: Any) -> None:
         if transition.move.kind != "stop":
@@ -461,19 +528,19 @@ def order_to_stop_lost(real: Any) -> Any:
 
 
 # The destination of a stopped instance is told to run it.
-@planted_by("a stopped instance runs where it arrives", moving, "ReceiveInstance", world="power")
+@planted_by("a stopped instance runs where it arrives", moving, "ReceiveInstance", world="power", harm="lost")
 def stopped_instance_runs_where_it_arrives(real: Any) -> Any:
     return lambda **fields: real(**{**fields, "stopped": False})
 
 
 # It stays `accepted`, and its claim held, until its deadline; whoever asked hears nothing.
-@planted_as("a request that is buried after it was accepted stays accepted")
+@planted_as("a request that is buried after it was accepted stays accepted", harm="lost")
 def buried_stays_accepted() -> AbstractContextManager[None]:
     return rewritten(Builder, "end_in_error", "if row.told.state == ACCEPTED", "if False")
 
 
 # The share that the API level has claimed for it is held for ever.
-@planted_as("the claim of an order that a cell gives up stays")
+@planted_as("the claim of an order that a cell gives up stays", harm="lost")
 def given_up_keeps_claim() -> AbstractContextManager[None]:
     return rewritten(
         decide,
@@ -484,6 +551,6 @@ def given_up_keeps_claim() -> AbstractContextManager[None]:
 
 
 # The build of the row that is given up holds its share for ever.
-@planted_as("a build that a cell gives up keeps its share")
+@planted_as("a build that a cell gives up keeps its share", harm="lost")
 def given_up_keeps_share() -> AbstractContextManager[None]:
     return rewritten(decide, "_on_given_up", "transition.free_share()", "pass")

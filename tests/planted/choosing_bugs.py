@@ -30,14 +30,14 @@ from tests.planted.replacing import ANY_CLOUD, planted, planted_as, planted_by, 
 
 
 # A gap in the feed's positions is ignored.
-@planted("a gap in the feed ignored", Progress, "heard", world=ANY_CLOUD)
+@planted("a gap in the feed ignored", Progress, "heard", world=ANY_CLOUD, harm="lost")
 def gap_in_the_feed_ignored(real: Any, self: Any, at: Any, cursor: str) -> bool:
     real(self, at, cursor)
     return False
 
 
 # A scheduler that gets a new feed queue while it runs does not ask what it has missed.
-@planted("a new feed queue raises no doubt", Replica, "_take", world="feeds")
+@planted("a new feed queue raises no doubt", Replica, "_take", world="feeds", harm="lost")
 def new_feed_queue_not_doubted(real: Any, self: Any, batch: Any) -> None:
     if batch or not self.whole.is_set():
         real(self, batch)
@@ -48,19 +48,19 @@ planted_by("choices never dropped", Picture, "drop", world=ANY_CLOUD)(lambda _re
 
 
 # A cell's report about an instance of another cell is believed.
-@planted_by("an event of another cell believed", cell_events, "heard", world=ANY_CLOUD)
+@planted_by("an event of another cell believed", cell_events, "heard", world=ANY_CLOUD, harm="unauthorised")
 def foreign_event_believed(real: Any) -> Any:
     return lambda row, word, now: real(row, structs.replace(word, cell=row.told.cell), now)
 
 
 # No outbox note is written: after a crash only a repeated request makes the scheduler publish its decision.
-@planted("no outbox notes written", OutboxTransaction, "note", world=ANY_CLOUD)
+@planted("no outbox notes written", OutboxTransaction, "note", world=ANY_CLOUD, harm="lost")
 async def no_notes_written(_real: Any, self: Any, _rows: Any) -> None:
     self._kept = defaultdict(lambda: OutboxKey(0))
 
 
 # A scheduler's timer counts the messages of its rows as sent before it sends them.
-@planted("a timer's notes confirmed before they are sent", Outbox, "publish", world=ANY_CLOUD)
+@planted("a timer's notes confirmed before they are sent", Outbox, "publish", world=ANY_CLOUD, harm="lost")
 async def notes_confirmed_before_sending(real: Any, self: Any, told: Any) -> None:
     await self._notes.confirm([tell.kept for tell in told if tell.kept is not None])
     await real(self, told)
@@ -195,38 +195,46 @@ def worst_flavor_first(real: Any, self: Any) -> None:
 
 
 # An instance that gets a worse flavor is ordered as the best one.
-@planted("a share of another flavor than the order", Search, "_take_flavor", world="flavors")
+@planted(
+    "a share of another flavor than the order", Search, "_take_flavor", world="flavors", harm="overbooked"
+)
 def share_of_another_flavor(real: Any, self: Any, passed_over: Any) -> None:
     real(self, passed_over)
     self.build = structs.replace(self.build, flavor=self.alternatives[0].flavor)
 
 
 # The cell keeps the first flavor when it goes on to an alternate with another one.
-@planted("the flavor of an alternate forgotten", swapping, "_take_host", world="flavors")
+@planted("the flavor of an alternate forgotten", swapping, "_take_host", world="flavors", harm="overbooked")
 def flavor_of_alternate_forgotten(real: Any, transition: Any, host: Any) -> None:
     real(transition, host)
     transition.change(flavor=None)
 
 
 # A host that was an alternate before is taken with the flavor of that time, whatever the share is chosen for now.
-@planted_by("the flavor of a further alternate read by its host", swapping, "_flavor_on", world="flavors")
+@planted_by(
+    "the flavor of a further alternate read by its host",
+    swapping,
+    "_flavor_on",
+    world="flavors",
+    harm="overbooked",
+)
 def flavor_of_further_alternate_read_by_its_host(_real: Any) -> Any:
     return lambda transition, host: transition.order.other_flavors.get(host.share.host)
 
 
 # Whatever pages the flavor asks for, the memory is claimed in small ones.
-planted_by("a page size ignored", groups, "cell_amounts", world="guests")(
+planted_by("a page size ignored", groups, "cell_amounts", world="guests", harm="overbooked")(
     lambda real: lambda shape, _page_kib: real(shape, 0)
 )
 
 
-@planted_as("a virtual function given twice", world="guests")
+@planted_as("a virtual function given twice", world="guests", harm="overbooked")
 def virtual_function_given_twice() -> AbstractContextManager[None]:
     """A claim gets a virtual function, whether one is left or not: placement relies on the scheduler's picture."""
     return _always_fits(VIRTUAL_FUNCTIONS)
 
 
-@planted_as("a pinned processor given twice", world="guests")
+@planted_as("a pinned processor given twice", world="guests", harm="overbooked")
 def pinned_processor_given_twice() -> AbstractContextManager[None]:
     """A claim gets dedicated processors, whether these are left or not."""
     return _always_fits("PCPU")

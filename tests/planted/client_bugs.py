@@ -76,7 +76,7 @@ async def unknown_id_passed_over(real: Any, *asked: Any) -> Any:
 
 
 # A boot has a new id each time, also one that is sent again with the id of the first one.
-@planted_by("a boot sent again is built twice", InstanceCalls, "boot")
+@planted_by("a boot sent again is built twice", InstanceCalls, "boot", harm="doubled")
 def own_request_id_dropped(real: Any) -> Any:
     @wraps(real)
     async def boot(self: Any, flavor: Any, **fields: Any) -> Any:
@@ -86,7 +86,7 @@ def own_request_id_dropped(real: Any) -> Any:
 
 
 # To wait until an order is done is to wait until it has ended.
-planted_by("an order that has failed counts as done", SentRequest, "until_done")(
+planted_by("an order that has failed counts as done", SentRequest, "until_done", harm="lost")(
     lambda _real: SentRequest.until_ended
 )
 
@@ -105,9 +105,9 @@ def older_word_counts(real: Any, self: Any, states: Any) -> None:
 
 
 # An event about an instance counts, whichever cell tells it.
-planted_by("the word of another cell about an instance counts", InstanceFollower, "hear")(
-    lambda _real: lambda self, event: self.take((event.instance,))
-)
+planted_by(
+    "the word of another cell about an instance counts", InstanceFollower, "hear", harm="unauthorised"
+)(lambda _real: lambda self, event: self.take((event.instance,)))
 
 
 # A caller that follows an instance no more is not struck off.
@@ -124,7 +124,7 @@ def left_instances_asked_about(real: Any) -> Any:
 
 
 # A client that names its project hears the events of all.
-@planted_by("a client hears the events of all projects", BusClient, "listen")
+@planted_by("a client hears the events of all projects", BusClient, "listen", harm="unauthorised")
 def events_of_all_projects(real: Any) -> Any:
     return lambda self, *patterns, **_project: real(self, *patterns)
 
@@ -149,7 +149,7 @@ async def first_of_two_hosts_shown(real: Any, asking: Any, name: str) -> Any:
 
 
 # To evacuate a host that is up sets it down first, though its instances run.
-@planted_by("a host that runs is evacuated", HostCalls, "evacuate_host")
+@planted_by("a host that runs is evacuated", HostCalls, "evacuate_host", harm="doubled")
 def running_host_evacuated(real: Any) -> Any:
     @wraps(real)
     async def evacuate_host(self: Any, name: str, **more: Any) -> Any:
@@ -247,17 +247,13 @@ planted_by("short ids of two instances are alike", tables, "unique_length")(
 
 
 # A name that several instances have means the first of them.
-planted_by("a name of several instances means the first", finding, "the_one")(
+planted_by("a name of several instances means the first", finding, "the_one", harm="destroyed")(
     lambda _real: lambda _kind, _text, found: found[0] if found else None
 )
 
 
 # The instance that an order names may be that of another project than the command's.
-@planted_by(
-    "a name means an instance of another project",
-    instances,
-    "instance_ids",
-)
+@planted_by("a name means an instance of another project", instances, "instance_ids", harm="unauthorised")
 def name_of_another_project_found(real: Any) -> Any:
     return lambda asking, texts, _project="": real(asking, texts)
 
@@ -273,13 +269,15 @@ def misspelt_filter_is_an_empty_list() -> AbstractContextManager[None]:
 
 
 # A host that is heard is set dead without a question.
-planted_by("a host is set dead without a question", hosts_command, "why_unsure")(
+planted_by("a host is set dead without a question", hosts_command, "why_unsure", harm="doubled")(
     lambda _real: lambda *_doubt, **_yes: ""
 )
 
 
 # A name that a stranger chose commands the terminal.
-planted_by("a name commands the terminal", options, "printable")(lambda _real: lambda text: text)
+planted_by("a name commands the terminal", options, "printable", harm="unauthorised")(
+    lambda _real: lambda text: text
+)
 
 
 # A list that ends at --limit does not say that there are more.
@@ -322,5 +320,8 @@ planted_by("faults that stay exit as mended", AuditResult, "is_all_mended")(
 
 # Dead letters of one type are one group, whatever they died of: --like decides on all of them.
 planted_by(
-    "dead letters of other reasons are decided together", (dead_letters, messages_command), "group_of"
+    "dead letters of other reasons are decided together",
+    (dead_letters, messages_command),
+    "group_of",
+    harm="destroyed",
 )(lambda _real: lambda letter: (letter.queue, letter.type))

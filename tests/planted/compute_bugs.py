@@ -30,7 +30,7 @@ from compute_sim.store_sql import SqlComputeStore
 from tests.planted.replacing import planted, planted_as, planted_by, replaced
 
 # An answer that the broker did not take is not due again.
-planted_by("an answer of a host that cannot be sent is lost", ComputeStore, "due_again")(
+planted_by("an answer of a host that cannot be sent is lost", ComputeStore, "due_again", harm="lost")(
     lambda _real: lambda _self, _keys, _at_s: None
 )
 
@@ -52,7 +52,7 @@ planted_by("the build that waits longest begins last", ComputeStore, "waiting")(
 
 
 # The end of a build that fails begins no build that waits.
-@planted("a build that fails lets none that waits begin", BuildSlots, "changed")
+@planted("a build that fails lets none that waits begin", BuildSlots, "changed", harm="lost")
 def failed_build_lets_none_begin(real: Any, self: Any, before: Any, after: Any) -> None:
     if after.state is not AttemptState.FAILED:
         real(self, before, after)
@@ -67,7 +67,10 @@ def failed_builds_kept(real: Any, self: Any, before: Any, after: Any) -> None:
 
 # The first attempt of each page but the first is not listed.
 @planted(
-    "an attempt is lost between two pages of a host's attempts", (hosts, handlers, reporting), "holdings"
+    "an attempt is lost between two pages of a host's attempts",
+    (hosts, handlers, reporting),
+    "holdings",
+    harm="lost",
 )
 def first_of_later_pages_lost(real: Any, order: Any, *some: Any, **limit: Any) -> Any:
     page = real(order, *some, **limit)
@@ -93,7 +96,7 @@ planted_by("a silent host sends heartbeats", FleetAnnouncer, "alive")(
 
 
 # A host that was silent does not list its attempts when it can send again.
-planted_by("a host that was silent does not list what it has", AttemptLister, "touch")(
+planted_by("a host that was silent does not list what it has", AttemptLister, "touch", harm="lost")(
     lambda _real: lambda _self, _hosts: None
 )
 
@@ -120,19 +123,19 @@ def foreign_report_taken_as_own(real: Any, report: Any, tree: Any, verdict: Any)
 
 
 # The tree for a reshape lacks the providers that an administrator has made.
-planted_by("a reshape forgets the providers made by name", reporting, "with_made_by_name")(
+planted_by("a reshape forgets the providers made by name", reporting, "with_made_by_name", harm="lost")(
     lambda _real: lambda tree, _states: tree
 )
 
 
 # The answer to a repeated order to save an instance does not name the image.
-@planted_by("an image that was saved is not told again", (attempts, handlers), "answered_again")
+@planted_by("an image that was saved is not told again", (attempts, handlers), "answered_again", harm="lost")
 def saved_image_not_told_again(real: Any) -> Any:
     return lambda *known, **named: structs.replace(real(*known, **named), image="")
 
 
 # What the table has counts as answered.
-@planted("a restart loses the answers that are due", SqlComputeStore, "read")
+@planted("a restart loses the answers that are due", SqlComputeStore, "read", harm="lost")
 async def answers_lost_by_a_restart(real: Any, self: Any) -> None:
     await real(self)
     known = [*self._attempts.values()]
@@ -146,7 +149,7 @@ planted_by("attempts that ended stay in the table for ever", SqlComputeStore, "f
 
 
 # A guest that moves to another host leaves its config drive behind.
-@planted("a guest that moves loses its config drive", guest_work, "copy_disks")
+@planted("a guest that moves loses its config drive", guest_work, "copy_disks", harm="destroyed")
 def config_drive_not_copied(real: Any, from_: Any, folder: Any, give_up: Any) -> None:
     real(from_, folder, give_up)
     folder.config_drive.unlink(missing_ok=True)
@@ -183,13 +186,18 @@ planted_by("mediated devices stay when their guest goes", guest_domains, "remove
 
 
 # A network card gets its address though a guest of this machine has it.
-@planted_by("two guests have network cards of one address", guest_domains, "macs_of")
+@planted_by("two guests have network cards of one address", guest_domains, "macs_of", harm="doubled")
 def addresses_given_twice(real: Any) -> Any:
     return lambda instance, number, kept, _taken: real(instance, number, kept, {})
 
 
 # A guest gets what a guest of another cloud has on the same machine.
-@planted("a guest gets the CPUs of another cloud's guest", (planning, guest_domains), "plan_guest")
+@planted(
+    "a guest gets the CPUs of another cloud's guest",
+    (planning, guest_domains),
+    "plan_guest",
+    harm="unauthorised",
+)
 def foreign_guests_not_counted(
     real: Any, order: Any, layout: Any, others: Any = (), known: Any = None
 ) -> Any:
@@ -197,7 +205,7 @@ def foreign_guests_not_counted(
 
 
 # A guest has the processors and the memory that its flavor names, however few it claims.
-@planted("a guest gets more than its claim holds", (planning, guest_domains), "plan_guest")
+@planted("a guest gets more than its claim holds", (planning, guest_domains), "plan_guest", harm="overbooked")
 def flavor_before_claim(real: Any, order: Any, *more: Any, **known: Any) -> Any:
     plan, flavor = real(order, *more, **known), order.flavor
     if not isinstance(plan, GuestPlan):
@@ -207,14 +215,14 @@ def flavor_before_claim(real: Any, order: Any, *more: Any, **known: Any) -> Any:
 
 
 # The root disk has the size that the flavor names, however little DISK_GB is claimed.
-@planted("a guest's disk is larger than its claim", guest_folders, "_sizes")
+@planted("a guest's disk is larger than its claim", guest_folders, "_sizes", harm="overbooked")
 def disk_beside_the_claim(_real: Any, order: Any) -> tuple[int, int, int]:
     flavor = order.flavor
     return flavor.root_gb * disks.GIB, flavor.ephemeral_gb * disks.GIB, flavor.swap_mb * 1024**2
 
 
 # The saved disk of an instance without a project is an image for all who know its name.
-@planted("a saved disk is an image for all", CachedImages, "image")
+@planted("a saved disk is an image for all", CachedImages, "image", harm="unauthorised")
 def saved_disk_for_all(
     real: Any, self: Any, source: Any, checksum: Any, user: Any, *more: Any, **limits: Any
 ) -> Any:
@@ -228,7 +236,7 @@ def checksum_not_checked(real: Any, self: Any, source: Any, _checksum: Any, *mor
 
 
 # A name of an allowed server may lead to an address of the operator's own network.
-planted_by("a tenant's URL reaches the operator's network", images, "may_connect")(
+planted_by("a tenant's URL reaches the operator's network", images, "may_connect", harm="unauthorised")(
     lambda _real: lambda _server, _address, _networks: True
 )
 
@@ -244,34 +252,38 @@ planted_by("a project pushes out the images of others", images, "_owner")(lambda
 
 
 # The room of the cache is sold to guests.
-@planted("the disk of the cache is sold to guests", LibvirtRules, "offer")
+@planted("the disk of the cache is sold to guests", LibvirtRules, "offer", harm="overbooked")
 def cache_sold(real: Any, self: Any, *of_host: Any) -> Any:
     return structs.replace(real(self, *of_host), disk_reserved_gb=0)
 
 
 # The disk of an instance is saved, and lost if the machine loses power.
-@planted("a saved disk is not on stable storage", disks, "keep_as")
+@planted("a saved disk is not on stable storage", disks, "keep_as", harm="lost")
 def saved_disk_not_stable(_real: Any, part: Any, path: Any) -> None:
     part.replace(path)
 
 
 # An image leaves the cache when its time is over, though disks are overlays of it.
-planted_by("an image that disks need is removed", images, "_named_in")(lambda _real: lambda _folder: set())
+planted_by("an image that disks need is removed", images, "_named_in", harm="destroyed")(
+    lambda _real: lambda _folder: set()
+)
 
 
 # The saved disk of an instance has what it has written itself, and not what it has of its image.
-planted_by("a saved disk lacks what it has of its image", disks, "flatten")(lambda _real: disks.copy)
+planted_by("a saved disk lacks what it has of its image", disks, "flatten", harm="destroyed")(
+    lambda _real: disks.copy
+)
 
 
 # A file that cannot be written counts as written.
-@planted("an order that a full disk did not take counts as noted", disks, "write_whole")
+@planted("an order that a full disk did not take counts as noted", disks, "write_whole", harm="lost")
 def full_disk_counts_as_written(real: Any, path: Any, text: bytes) -> None:
     with suppress(OSError):
         real(path, text)
 
 
 # A guest that is given back to another cloud loses its disks.
-@planted("a guest that is given back loses its disks", GuestFolder, "forget_adopted")
+@planted("a guest that is given back loses its disks", GuestFolder, "forget_adopted", harm="destroyed")
 def given_back_with_its_disks(real: Any, self: Any) -> None:
     if self.adopted() is not None:
         self._remove_other_disks()
@@ -296,7 +308,7 @@ def console_lost_by_a_start(real: Any) -> Any:
     return lambda plan: real(plan).replace('append="on"', 'append="off"')
 
 
-@planted_as("a guest is built and destroyed at once")
+@planted_as("a guest is built and destroyed at once", harm="destroyed")
 def work_of_a_guest_at_once() -> AbstractContextManager[None]:
     """A guest is destroyed while it is still being built."""
     numbers = count()
@@ -311,13 +323,13 @@ def work_of_a_guest_at_once() -> AbstractContextManager[None]:
 
 
 # A compute that begins with an empty database does not look for the guests that its hosts have.
-@planted("a lost database loses the guests of its hosts", running, "adopt")
+@planted("a lost database loses the guests of its hosts", running, "adopt", harm="lost")
 async def lost_database_loses_guests(_real: Any, _store: Any, _drivers: Any, _cell: Any) -> None:
     return
 
 
 # What was being built is built, whether its guest runs by now or not.
-@planted("a guest that runs is built anew", GuestWork, "go_on")
+@planted("a guest that runs is built anew", GuestWork, "go_on", harm="doubled")
 def built_anew(_real: Any, self: Any, order: Any, at_step: Any) -> None:
     self.spawn(order, at_step)
 

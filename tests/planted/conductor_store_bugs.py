@@ -27,13 +27,13 @@ _NEVER = datetime(8999, 1, 1, tzinfo=UTC)
 
 
 # A look at the outbox also finds the messages that are under way.
-@planted_by("messages that are under way sent again", store_sql, "read_notes")
+@planted_by("messages that are under way sent again", store_sql, "read_notes", harm="doubled")
 def just_sent_messages_sent_again(real: Any) -> Any:
     return lambda connection, cell, _before_us, *page: real(connection, cell, None, *page)
 
 
 # A conductor takes the mode of a host in another cell for one of its own.
-@planted("the modes of another cell's hosts obeyed", store_sql, "read_hosts")
+@planted("the modes of another cell's hosts obeyed", store_sql, "read_hosts", harm="unauthorised")
 def hosts_of_other_cells_read(_real: Any, connection: Any, _cell: str) -> list[CellHost]:
     return [
         msgspec.json.decode(body, type=CellHost) for body in connection.scalars(sa.select(cell_hosts.c.body))
@@ -41,13 +41,13 @@ def hosts_of_other_cells_read(_real: Any, connection: Any, _cell: str) -> list[C
 
 
 # Of the notes that are confirmed together only one is deleted.
-@planted_by("of confirmed batches only the first is cleared", ConductorTransaction, "clear")
+@planted_by("of confirmed batches only the first is cleared", ConductorTransaction, "clear", harm="lost")
 def only_one_note_confirmed(real: Any) -> Any:
     return lambda self, said: real(self, [*said][:1])
 
 
 # The conductor that sent a message goes on to take it for unconfirmed.
-planted_by("a conductor sends on what was confirmed", RowCache, "confirmed")(
+planted_by("a conductor sends on what was confirmed", RowCache, "confirmed", harm="lost")(
     lambda _real: lambda _self, _numbers: None
 )
 
@@ -59,7 +59,7 @@ def limit_of_due_rows_ignored(real: Any) -> Any:
 
 
 # Of the rows that are due at one moment, those behind the end of a page are not read.
-@planted("rows due at one moment missing on the next page", store_sql, "read_waiting")
+@planted("rows due at one moment missing on the next page", store_sql, "read_waiting", harm="lost")
 def rows_due_together_left_out(
     real: Any, connection: Any, cell: str, until_us: int, after: Any, limit: int
 ) -> Any:
@@ -73,13 +73,13 @@ def hosts_that_left_kept(real: Any) -> Any:
 
 
 # Of two conductors that meet a new host at once, one believes that its mode was written.
-@planted_by("the mode that another conductor has set lost", store_sql, "save_host")
+@planted_by("the mode that another conductor has set lost", store_sql, "save_host", harm="lost")
 def mode_of_another_conductor_lost(real: Any) -> Any:
     return lambda *host: bool(real(*host)) or True
 
 
 # Conductors see that a host is set for the first time, and miss all later modes.
-@planted("the second mode of a host not heard by other conductors", store_sql, "count_writes")
+@planted("the second mode of a host not heard by other conductors", store_sql, "count_writes", harm="lost")
 def second_mode_not_counted(_real: Any, connection: Any, cell: str) -> int:
     query = sa.select(sa.func.count()).where(cell_hosts.c.cell == cell)
     return int(connection.scalar(query))
@@ -92,7 +92,7 @@ def spent_alternates_back(real: Any, body: Any, order: Any) -> Any:
 
 
 # A cell that forgets an instance deletes its row in the cell to which it was adopted, too.
-@planted("an instance forgotten in every cell of its database", store_sql, "forget")
+@planted("an instance forgotten in every cell of its database", store_sql, "forget", harm="destroyed")
 def forgotten_in_all_cells(_real: Any, connection: Any, _cell: str, instances: Any) -> None:
     connection.execute(sa.delete(cell_instances).where(among(connection, cell_instances.c.id, instances)))
 
@@ -107,25 +107,25 @@ def forgotten_attempts_back(_real: Any) -> Any:
 
 
 # A simulated compute that is killed while its answer is under way never gives it again.
-@planted("an answer lost by a compute that is killed", SqlComputeStore, "remember")
+@planted("an answer lost by a compute that is killed", SqlComputeStore, "remember", harm="lost")
 async def answer_under_way_counts_as_given(_real: Any, self: Any, attempts: Any) -> None:
     await self.save([structs.replace(each, due_s=None) for each in attempts])
 
 
 # A daemon whose lease is over believes that it goes on.
-@planted("a daemon goes on without its lease", IronicStore, "renew")
+@planted("a daemon goes on without its lease", IronicStore, "renew", harm="doubled")
 async def lost_lease_renewed(real: Any, self: Any, *lease: Any) -> bool:
     return bool(await real(self, *lease)) or True
 
 
 # A daemon that stops late takes the lease of the one that was started in its place.
-@planted("a daemon that stops removes its successor", ironic_sql, "leave")
+@planted("a daemon that stops removes its successor", ironic_sql, "leave", harm="doubled")
 def successor_made_to_leave(_real: Any, connection: Any, name: str, _incarnation: str) -> None:
     connection.execute(sa.delete(ironic_daemons).where(ironic_daemons.c.name == name))
 
 
 # A daemon believes that it wrote a node's row which another one wrote first.
-@planted("a daemon's overtaken write counts as written", IronicTransaction, "save")
+@planted("a daemon's overtaken write counts as written", IronicTransaction, "save", harm="doubled")
 async def overtaken_write_counts(real: Any, self: Any, rows: Any) -> SavedRows:
     await real(self, rows)
     return SavedRows(tuple(structs.replace(row, version=row.version + 1) for row in rows))

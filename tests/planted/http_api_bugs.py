@@ -19,13 +19,13 @@ _REFUSING = (names, providers, routing)
 
 
 # The policy judges each request as one about the caller's own project.
-@planted_by("a project's reader sees the usage of any project", policy.Policy, "check")
+@planted_by("a project's reader sees the usage of any project", policy.Policy, "check", harm="unauthorised")
 def usage_of_any_project(real: Any) -> Any:
     return lambda self, rule, caller, _query: real(self, rule, caller, ())
 
 
 # Of the projects that a query names, the policy judges the first; the handler reads the last.
-@planted("a query about two projects is judged by one of them", policy.Policy, "check")
+@planted("a query about two projects is judged by one of them", policy.Policy, "check", harm="unauthorised")
 def first_project_judged(real: Any, self: Any, rule: Any, caller: Any, query: Any) -> None:
     real(self, rule, caller, [each for each in query if each[0] == "project_id"][:1])
 
@@ -79,7 +79,7 @@ def first_shortage_told(real: Any, verdict: Any, *more: Any, **words: Any) -> Ap
 
 
 # The answer names the origin that asked, whichever origins the operator allows.
-@planted_by("every web page may read the answers", service.Cors, "headers")
+@planted_by("every web page may read the answers", service.Cors, "headers", harm="unauthorised")
 def every_page_may_read(real: Any) -> Any:
     return lambda self, headers: (
         {"access-control-allow-origin": headers["origin"]} if "origin" in headers else real(self, headers)
@@ -115,7 +115,7 @@ async def body_without_limit(_real: Any, headers: Any, receive: Any) -> bytes:
 
 
 # A token that was right once is remembered for the usual while, although it ends earlier.
-@planted("a token is accepted after its end", RememberedChecks, "caller")
+@planted("a token is accepted after its end", RememberedChecks, "caller", harm="unauthorised")
 async def expired_token_accepted(real: Any, self: Any, digest: bytes, check: Any) -> Any:
     async def without_end() -> Any:
         return (await check())[0], math.inf
@@ -139,7 +139,7 @@ async def known_name_told_as_new(real: Any, books: Any, request: Any) -> Any:
 
 
 # Every address counts as one of this machine, which has no limit.
-planted_by("logins from one address are not limited", LoginTurns, "of")(
+planted_by("logins from one address are not limited", LoginTurns, "of", harm="unauthorised")(
     lambda real: lambda self, name, _address: real(self, name, "")
 )
 
@@ -158,7 +158,7 @@ def tree_ignored_beside_a_name(real: Any, query: Any, version: Any) -> Any:
 
 
 # A client that writes several consumers at once overwrites what another client has written meanwhile.
-@planted_by("several consumers are written over a later write", allocations, "consumers_in")
+@planted_by("several consumers are written over a later write", allocations, "consumers_in", harm="destroyed")
 def generations_of_several_not_judged(real: Any) -> Any:
     return lambda said, version: tuple(
         structs.replace(each, judges_generation=False) for each in real(said, version)

@@ -19,20 +19,20 @@ from tests.planted.replacing import planted, planted_as, planted_by, replaced
 
 
 # Only the first page of nodes is read.
-@planted("nodes beyond the first page are not read", HttpIronicApi, "pages")
+@planted("nodes beyond the first page are not read", HttpIronicApi, "pages", harm="destroyed")
 async def later_pages_not_read(real: Any, self: Any) -> AsyncIterator[Any]:
     async with aclosing(real(self)) as found:
         yield await anext(found)
 
 
 # A page does not tell of the nodes on it that cannot be read.
-planted_by("a node that cannot be read counts as missing", rest, "read_page")(
+planted_by("a node that cannot be read counts as missing", rest, "read_page", harm="destroyed")(
     lambda real: lambda listed: structs.replace(real(listed), unreadable=())
 )
 
 
 # A node is missing by any answer 404, also a proxy's.
-planted_by("an answer of a proxy removes a node", rest, "is_missing")(
+planted_by("an answer of a proxy removes a node", rest, "is_missing", harm="destroyed")(
     lambda _real: lambda answer: answer.status == NOT_FOUND
 )
 
@@ -44,13 +44,13 @@ async def lock_taken_for_a_refusal(_real: Any, _self: Any, _node: Any, conflict:
 
 
 # An order is sent again when its answer was lost.
-planted_by("an order to Ironic is repeated when its answer is lost", RestClient, "again_while")(
-    lambda real: lambda self, _kind, once: real(self, Unavailable, once)
-)
+planted_by(
+    "an order to Ironic is repeated when its answer is lost", RestClient, "again_while", harm="doubled"
+)(lambda real: lambda self, _kind, once: real(self, Unavailable, once))
 
 
 # The client does not ask before an order whether the node is still this daemon's.
-planted_by("a node is changed after its lease", HttpIronicApi, "order_only_if")(
+planted_by("a node is changed after its lease", HttpIronicApi, "order_only_if", harm="doubled")(
     lambda _real: lambda _self, _may_act_on: None
 )
 
@@ -73,7 +73,7 @@ def shards_not_needed(real: Any, self: Any, answer: Any, name: str) -> Any:
 
 
 # A rebuild is ordered without its config drive.
-@planted("a node is rebuilt without its config drive", HttpIronicApi, "set_provision_state")
+@planted("a node is rebuilt without its config drive", HttpIronicApi, "set_provision_state", harm="lost")
 async def drive_of_a_rebuild_dropped(real: Any, self: Any, node: Any, target: str, **others: Any) -> Any:
     if target == "rebuild":
         others.pop("configdrive", None)
@@ -81,14 +81,14 @@ async def drive_of_a_rebuild_dropped(real: Any, self: Any, node: Any, target: st
 
 
 # The id of a port is part of an address as it is.
-@planted("the id of a port leads to another address", HttpIronicApi, "detach_vif")
+@planted("the id of a port leads to another address", HttpIronicApi, "detach_vif", harm="unauthorised")
 async def port_not_quoted(real: Any, self: Any, node: Any, vif: str) -> Any:
     is_refused = not vif.strip(".")
     return await (real(self, node, vif) if is_refused else self._order("DELETE", node, f"/vifs/{vif}"))
 
 
 # Of all nodes that changed since the last look, only the first page is read.
-@planted("of several nodes that changed one is noticed", HttpIronicApi, "changed_since")
+@planted("of several nodes that changed one is noticed", HttpIronicApi, "changed_since", harm="lost")
 async def later_changes_missed(real: Any, self: Any, *known: Any) -> AsyncIterator[Any]:
     async with aclosing(real(self, *known)) as found:
         yield await anext(found)
@@ -119,7 +119,7 @@ async def answer_without_limit(_real: Any, _self: Any, response: Any) -> Any:
 
 
 # A daemon goes on with the deploy of a node that another daemon has by now.
-planted_by("a daemon works on a node that it has lost", Deployer, "lost")(
+planted_by("a daemon works on a node that it has lost", Deployer, "lost", harm="doubled")(
     lambda _real: lambda _self, _nodes: None
 )
 
@@ -133,7 +133,7 @@ async def maintenance_without_reason(
 
 
 # A node that is to shut down is switched off.
-@planted("a node that is to shut down is switched off", HttpIronicApi, "set_power_state")
+@planted("a node that is to shut down is switched off", HttpIronicApi, "set_power_state", harm="destroyed")
 async def soft_power_hard(real: Any, self: Any, node: Any, target: str) -> Any:
     return await real(self, node, target.removeprefix("soft "))
 

@@ -195,7 +195,7 @@ def stopping_worker_ready(real: Any, self: Any) -> Any:
 
 
 # Given a port alone, the page of health and metrics is open to every machine.
-@planted("the health page is open to all machines", health, "read_address")
+@planted("the health page is open to all machines", health, "read_address", harm="unauthorised")
 def health_shown_to_all(real: Any, text: str, setting: str, examples: str, *, default_host: str = "") -> Any:
     return real(text, setting, examples, default_host=default_host and "0.0.0.0")  # noqa: S104 - the bug
 
@@ -286,13 +286,13 @@ def far_future_accepted(real: Any, self: Any, envelope: Any) -> Any:
 
 
 # After one lazy commit to a file, no later one waits for the disk either: a power cut undoes what was confirmed.
-@planted("after a lazy commit to a file none waits for the disk", SqliteDatabase, "writing")
+@planted("after a lazy commit to a file none waits for the disk", SqliteDatabase, "writing", harm="lost")
 def lazy_commits_go_on(real: Any, self: Any, *, takes_long: bool = False, is_lazy: bool = False) -> Any:
     self.was_lazy = is_lazy or getattr(self, "was_lazy", False)
     return real(self, takes_long=takes_long, is_lazy=self.was_lazy)
 
 
-@planted_as("the rest of a caller's transaction is committed by the next caller")
+@planted_as("the rest of a caller's transaction is committed by the next caller", harm="lost")
 def open_transaction_in_the_pool() -> AbstractContextManager[None]:
     """A session whose transaction could not be rolled back serves the next caller, who commits what is left of it."""
 
@@ -312,7 +312,7 @@ async def lost_sessions_keep_their_place(real: Any, self: Any, session: Any) -> 
 
 
 # PostgreSQL answers COMMIT by rolling back, since code caught an error, and the work counts as done.
-@planted("work that PostgreSQL has undone counts as committed", PostgresTransaction, "_commit")
+@planted("work that PostgreSQL has undone counts as committed", PostgresTransaction, "_commit", harm="lost")
 async def undone_commit_counts(_real: Any, self: Any) -> None:
     if self._session is not None and self._is_begun:
         await self._session.driver.execute("COMMIT")
@@ -355,7 +355,9 @@ planted_by("a worker stays with a server that became a standby", postgresql, "is
 
 
 # Any certificate of the authority will do for the database, whatever server it was made for.
-@planted_by("the name in the database's certificate is not checked", statements, "client_tls")
+@planted_by(
+    "the name in the database's certificate is not checked", statements, "client_tls", harm="unauthorised"
+)
 def name_of_the_server_not_checked(real: Any) -> Any:
     return lambda *files, **named: real(*files, **named | {"checks_name": False})
 
@@ -379,7 +381,7 @@ def rows_locked_as_named(real: Any) -> Any:
 
 
 # What a transaction on a file wrote before it failed is kept.
-@planted("what a failed transaction wrote to a file is kept", SqliteTransaction, "roll_back")
+@planted("what a failed transaction wrote to a file is kept", SqliteTransaction, "roll_back", harm="lost")
 async def failed_work_kept(_real: Any, self: Any) -> None:
     await self.commit()
 
@@ -396,13 +398,13 @@ planted_by("a worker without the right to migrate does not say so", migrations, 
 )
 
 
-@planted_as("a database role keeps the rights of before")
+@planted_as("a database role keeps the rights of before", harm="unauthorised")
 def former_rights_kept() -> AbstractContextManager[None]:
     """A role keeps the rights on tables that it no longer has."""
     return _not_run("REVOKE ALL ON TABLE")
 
 
-@planted_as("any database role may create tables")
+@planted_as("any database role may create tables", harm="unauthorised")
 def everyone_creates_tables() -> AbstractContextManager[None]:
     """Any role may still create tables beside those of the workers."""
     return _not_run("REVOKE CREATE ON SCHEMA")
@@ -420,7 +422,9 @@ def _not_run(beginning: str) -> AbstractContextManager[None]:
 
 
 # The error about a role has what its password can be guessed from.
-@planted("an error about a database role shows its password's verifier", migrations, "_run")
+@planted(
+    "an error about a database role shows its password's verifier", migrations, "_run", harm="unauthorised"
+)
 def verifier_told(_real: Any, connection: Any, statement: str) -> None:
     try:
         connection.exec_driver_sql(statement)
@@ -433,14 +437,14 @@ planted_by("a trial of database roles makes them", migrations, "_undo")(lambda _
 
 
 # The part ends at the row that meets a bug, and so does the process: each that takes its place.
-@planted("a bug at one row ends the part for all rows", parts.RowByRow, "each")
+@planted("a bug at one row ends the part for all rows", parts.RowByRow, "each", harm="lost")
 async def one_row_ends_the_part(_real: Any, _self: Any, rows: Any, work: Any, _key: Any) -> None:
     if rows := [*rows]:
         await work(rows)
 
 
 # The row that has met a bug is hidden: no other process tries it, and nobody is told.
-@planted("a row that meets a bug is told to nobody", FailedRows, "_met_bug")
+@planted("a row that meets a bug is told to nobody", FailedRows, "_met_bug", harm="lost")
 async def bug_told_to_nobody(_real: Any, _self: Any, _part: Any, _row: Any, _bug: Any) -> None:
     return
 

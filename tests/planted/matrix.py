@@ -9,7 +9,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -19,11 +19,13 @@ from tests.judge.asking import Judges, judges
 from tests.judge.forking import Answer, Job
 from tests.judge.kinds import SIMULATION, kinds, tests_of
 from tests.judge.places import ROOT, Place, digest_of
-from tests.planted import BUGS
-from tests.planted.replacing import places_of
+from tests.planted import BUGS, HARM_OF
+from tests.planted.replacing import HARMS, places_of
 from tests.planting import PLANTED
 
 KEPT = Path(__file__).with_name("seen_by.txt")
+# Bugs that do harm, and that only one kind of test can see: each with its reason.
+ONE_KIND = Path(__file__).with_name("one_kind.txt")
 KIND_S_MAX = 30.0
 # In the simulation a bug often shows late, or by what never settles.
 SIMULATION_S_MAX = 90.0
@@ -213,3 +215,24 @@ def table() -> Iterator[str]:
         yield f"{bug}: {', '.join(seen[bug]) or 'NOTHING'}{more}"
     sums = Counter(len(each) for each in seen.values())
     yield f"{len(BUGS)} bugs: " + ", ".join(f"{sums[count]} seen by {count} kinds" for count in sorted(sums))
+    yield from harm_table(seen)
+
+
+def of_one_kind() -> dict[str, str]:
+    lines = ONE_KIND.read_text().splitlines()
+    return {bug: reason for bug, _, reason in (line.partition("\t") for line in lines)}
+
+
+def harm_table(seen: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Of the bugs that do harm, those that fewer than two kinds see, and the sums of each harm."""
+    excused = of_one_kind()
+    for harm in HARMS:
+        its = sorted(bug for bug, each in HARM_OF.items() if each == harm)
+        for bug in its:
+            if len(seen[bug]) < 2 and bug not in excused:
+                yield f"{harm}: {bug}: {', '.join(seen[bug]) or 'NOTHING'}"
+        sums = Counter(min(len(seen[bug]), 2) for bug in its)
+        yield (
+            f"{harm}: {len(its)} bugs, {sums[2]} seen by two kinds or more, {sums[1]} by one, {sums[0]} by none; "
+            f"of {len(excused.keys() & {*its})} one_kind.txt says why one must do"
+        )

@@ -30,20 +30,20 @@ from scheduler_worker.requests.adopting import InstanceAdopter
 from tests.planted.replacing import planted, planted_as, planted_by, replaced_in
 
 
-@planted("a host stays claimed for a caller of Nova that is gone", NovaDecider, "undo")
+@planted("a host stays claimed for a caller of Nova that is gone", NovaDecider, "undo", harm="lost")
 async def claim_of_nobody_kept(_real: Any, self: Any, searches: Any, is_ours: Any) -> bool:
     return True
 
 
 # The new share takes the place of all that an evacuated instance holds.
-@planted("an evacuated instance gives up what it has on its old host", NovaSearch, "order")
+@planted("an evacuated instance gives up what it has on its old host", NovaSearch, "order", harm="overbooked")
 def old_share_dropped(real: Any, self: Any) -> Any:
     made = real(self)
     return structs.replace(made, share=self.claim().share) if isinstance(made, SwapClaim) else made
 
 
 # Each write is at the consumer's present generation, whatever was known when it was decided.
-@planted("what Nova has written meanwhile is overwritten", PlacementApi, "allocate")
+@planted("what Nova has written meanwhile is overwritten", PlacementApi, "allocate", harm="destroyed")
 async def written_over_a_later_write(real: Any, self: Any, consumer: Any, allocated: Any) -> Any:
     present = await self.held_by(consumer)
     return await real(self, consumer, structs.replace(allocated, generation=present.generation))
@@ -55,7 +55,7 @@ async def freed_room_not_seen(_real: Any, self: Any, resource: str, amount: int)
 
 
 # A caller that gets no sign of life is believed to wait as long as for an answer.
-planted_by("a claim is made for a caller of Nova that has given up", NovaCall, "ends_by")(
+planted_by("a claim is made for a caller of Nova that has given up", NovaCall, "ends_by", harm="doubled")(
     lambda _real: property(lambda self: self.expires_at)
 )
 
@@ -65,7 +65,7 @@ def later_version_served(_real: Any) -> Any:
     return lambda self, asked: self.major == asked.major
 
 
-planted_by("the log shows the tokens of Nova's users", (envelope, serving), "redacted")(
+planted_by("the log shows the tokens of Nova's users", (envelope, serving), "redacted", harm="unauthorised")(
     lambda _real: lambda body: body
 )
 
@@ -115,7 +115,7 @@ def older_notification_wins(real: Any) -> Any:
     return lambda known, heard: real(structs.replace(known, heard_at={}), heard)
 
 
-@planted_by("what Nova tells while it is read is lost", (cloud, cloud_reading), "after_read")
+@planted_by("what Nova tells while it is read is lost", (cloud, cloud_reading), "after_read", harm="lost")
 def heard_while_reading_lost(real: Any) -> Any:
     return lambda read, since: real(read, ())
 
@@ -130,13 +130,15 @@ planted_by("only the first page of Nova's hosts is read", (cloud, cloud_reading)
 )
 
 
-@planted_by("the instances of a silent cell of Nova are freed", (cloud, cloud_reading), "ids_in")
+@planted_by(
+    "the instances of a silent cell of Nova are freed", (cloud, cloud_reading), "ids_in", harm="overbooked"
+)
 def part_of_servers_counts_as_all(real: Any) -> Any:
     return lambda body, key, id_field: (real(body, key, id_field)[0], False)
 
 
 # The file is read as if the Nova that is asked now had written it.
-@planted("what another Nova did not know is freed", LooksInFile, "load")
+@planted("what another Nova did not know is freed", LooksInFile, "load", harm="overbooked")
 def looks_of_another_nova(real: Any, self: Any) -> Any:
     if self._file.exists():
         self._nova = msgspec.json.decode(self._file.read_bytes())["nova"]
@@ -161,7 +163,12 @@ def members_that_left_remembered(_real: Any) -> Any:
 
 
 # A disabled service is enough: nobody looks whether its nova-compute was stopped.
-@planted("a host is taken over while its nova-compute runs", (judging, handing_over), "why_not_fenced")
+@planted(
+    "a host is taken over while its nova-compute runs",
+    (judging, handing_over),
+    "why_not_fenced",
+    harm="doubled",
+)
 def running_compute_not_noticed(real: Any, host: Any, now: Any) -> Any:
     service = host.service
     stopped = None if service is None else structs.replace(service, seen_at=None)
@@ -169,13 +176,16 @@ def running_compute_not_noticed(real: Any, host: Any, now: Any) -> Any:
 
 
 @planted_by(
-    "a host is taken over while Nova moves an instance there", (judging, handing_over), "what_is_under_way"
+    "a host is taken over while Nova moves an instance there",
+    (judging, handing_over),
+    "what_is_under_way",
+    harm="doubled",
 )
 def migrations_not_waited_for(real: Any) -> Any:
     return lambda host: real(structs.replace(host, migrations=()))
 
 
-@planted("an instance that two cells of Nova have is taken over", NovaDatabases, "duplicates")
+@planted("an instance that two cells of Nova have is taken over", NovaDatabases, "duplicates", harm="doubled")
 async def instance_of_two_cells_taken(_real: Any, self: Any) -> list[str]:
     return []
 
@@ -185,18 +195,24 @@ async def instance_of_two_cells_taken(_real: Any, self: Any) -> list[str]:
     "an instance that holds another share than in Nova counts as equal",
     (judging, handing_over),
     "differences_of",
+    harm="overbooked",
 )
 def other_share_not_told(real: Any, *values: Any, is_asked: bool) -> Any:
     return [each for each in real(*values, is_asked=is_asked) if "it holds" not in each]
 
 
 # Each instance of a host is judged as if it was the only one.
-planted_by("more instances are taken over than a host has room for", HostTree, "take")(
+planted_by("more instances are taken over than a host has room for", HostTree, "take", harm="overbooked")(
     lambda _real: lambda self, amounts: None
 )
 
 
-@planted("an instance with large pages is taken over without them", (shares, judging), "share_of")
+@planted(
+    "an instance with large pages is taken over without them",
+    (shares, judging),
+    "share_of",
+    harm="overbooked",
+)
 def large_pages_forgotten(real: Any, instance: Any, wanted: Any, cells: Any, devices: Any, tree: Any) -> Any:
     small = [structs.replace(each, page_kib=None) for each in cells]
     return real(instance, wanted, small, devices, tree)
@@ -216,12 +232,12 @@ def _orders_without(**fields: Any) -> AbstractContextManager[None]:
     return replaced_in((judging, handing_over), "planned", planted)
 
 
-@planted_as("the user of an instance is lost when it is taken over")
+@planted_as("the user of an instance is lost when it is taken over", harm="lost")
 def user_lost() -> AbstractContextManager[None]:
     return _orders_without(user="")
 
 
-@planted_as("the image of an instance is lost when it is taken over")
+@planted_as("the image of an instance is lost when it is taken over", harm="lost")
 def image_lost() -> AbstractContextManager[None]:
     return _orders_without(image=None)
 
@@ -243,45 +259,56 @@ async def other_flavor_not_told(real: Any, *values: Any, names: Any) -> Any:
 
 
 # Of an aggregate with more hosts than an order may name, the others are left out.
-@planted("an aggregate is taken over without its last hosts", (shared, command), "create_shared")
+@planted("an aggregate is taken over without its last hosts", (shared, command), "create_shared", harm="lost")
 async def hosts_beyond_one_order_left_out(real: Any, api: Any, differences: Any) -> Any:
     return await real(api, [structs.replace(each, orders=each.orders[:1]) for each in differences])
 
 
 # Nobody asks what else lives on the host.
-@planted("a host is given back with what was built on it", Cloud, "living_on")
+@planted("a host is given back with what was built on it", Cloud, "living_on", harm="destroyed")
 async def strangers_not_noticed(_real: Any, self: Any, host: Any) -> list[Any]:
     return []
 
 
-@planted("a host that was given back counts as taken over", Cloud, "note_given_back")
+@planted("a host that was given back counts as taken over", Cloud, "note_given_back", harm="doubled")
 async def given_back_and_still_ours(_real: Any, self: Any, host: Any) -> None:
     self._handed_over.discard(host.id)
 
 
-@planted("a guest is destroyed when it is given back", (transition, conductor_hosts, decide), "destroy_order")
+@planted(
+    "a guest is destroyed when it is given back",
+    (transition, conductor_hosts, decide),
+    "destroy_order",
+    harm="destroyed",
+)
 def guest_destroyed_when_given_back(real: Any, *values: Any, keeps_guest: bool = False, **named: Any) -> Any:
     return real(*values, **named)
 
 
-@planted("a stopped instance is active after it was taken over", (lifecycle, adopting), "adopted_row")
+@planted(
+    "a stopped instance is active after it was taken over", (lifecycle, adopting), "adopted_row", harm="lost"
+)
 def stopped_instance_active(real: Any, order: Any, *values: Any, **named: Any) -> Any:
     is_stopped = order.state == "stopped"
     return real(structs.replace(order, state="active") if is_stopped else order, *values, **named)
 
 
-@planted_by("an instance that has moved is given back", (lifecycle, adopting), "why_not_given_back")
+@planted_by(
+    "an instance that has moved is given back", (lifecycle, adopting), "why_not_given_back", harm="doubled"
+)
 def moved_instance_given_back(real: Any) -> Any:
     return lambda row: "" if row.adopted else real(row)
 
 
 # An instance that was given back comes again by the attempt that has ended.
-@planted_by("an instance that was given back cannot come again", (lifecycle, adopting), "attempt_of")
+@planted_by(
+    "an instance that was given back cannot come again", (lifecycle, adopting), "attempt_of", harm="lost"
+)
 def taken_again_as_the_first_attempt(real: Any) -> Any:
     return lambda known: None if real(known) is None else FIRST_ATTEMPT
 
 
-@planted("an instance that cannot be taken over keeps its claim", InstanceAdopter, "on_adopts")
+@planted("an instance that cannot be taken over keeps its claim", InstanceAdopter, "on_adopts", harm="lost")
 async def refused_instance_holds_its_claim(real: Any, self: Any, asks: Any, transaction: Any) -> Any:
     said = await real(self, asks, transaction)
     return [each for each in said if not (isinstance(each, Tell) and isinstance(each.message, ReleaseClaim))]

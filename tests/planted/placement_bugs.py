@@ -45,7 +45,7 @@ NO_HORIZON = timedelta(days=36_500)
 
 
 # A release leaves the amounts on the consumer's row, so a second release frees them again.
-@planted("a second release frees the amounts again", claims, "_release", world=ANY_CLOUD)
+@planted("a second release frees the amounts again", claims, "_release", world=ANY_CLOUD, harm="overbooked")
 def release_twice(real: Any, draft: Any, consumer: Any, *order: Any, **known: Any) -> Any:
     held = consumer.held
     verdict = real(draft, consumer, *order, **known)
@@ -55,24 +55,26 @@ def release_twice(real: Any, draft: Any, consumer: Any, *order: Any, **known: An
 
 
 # Every claim fits: placement relies on the scheduler's check.
-@planted("claims granted without a capacity check", drafts, "shortfall_of", world=ANY_CLOUD)
+@planted(
+    "claims granted without a capacity check", drafts, "shortfall_of", world=ANY_CLOUD, harm="overbooked"
+)
 def claim_without_capacity_check(real: Any, usage: Any, resource: Any, *amounts: Any, **how: Any) -> Any:
     return None if resource in usage.row.limits else real(usage, resource, *amounts, **how)
 
 
 # A release of an unknown consumer leaves no tombstone, so a claim that arrives after it is granted.
-@planted("a claim granted after its own release", claims, "_release", world=ANY_CLOUD)
+@planted("a claim granted after its own release", claims, "_release", world=ANY_CLOUD, harm="doubled")
 def claim_after_its_own_release(real: Any, draft: Any, consumer: Any, *order: Any, **known: Any) -> Any:
     return Released(freed=False) if consumer.is_new else real(draft, consumer, *order, **known)
 
 
 # Beyond the bound of its cell, a release is told as done and leaves no tombstone.
-planted_by("a release done without its tombstone", claims, "crowded")(
+planted_by("a release done without its tombstone", claims, "crowded", harm="doubled")(
     lambda _real: lambda _cell: Released(freed=False)
 )
 
 
-@planted_as("the ratio applied to the reserve", world=ANY_CLOUD)
+@planted_as("the ratio applied to the reserve", world=ANY_CLOUD, harm="overbooked")
 def ratio_applied_to_the_reserve() -> AbstractContextManager[None]:
     """The ratio multiplies the total, and the reserve is subtracted afterwards."""
 
@@ -89,7 +91,7 @@ planted_by("the ratio ignored", ledger, "capacity_of", world=ANY_CLOUD)(
 
 
 # The reserve is not subtracted.
-planted_by("the reserve not subtracted", ledger, "capacity_of", world=ANY_CLOUD)(
+planted_by("the reserve not subtracted", ledger, "capacity_of", world=ANY_CLOUD, harm="overbooked")(
     lambda _real: lambda stock: int(stock.total * stock.allocation_ratio)
 )
 
@@ -104,7 +106,7 @@ def min_unit_not_checked() -> AbstractContextManager[None]:
     return _bound_not_checked("min_unit", 1)
 
 
-@planted_as("max_unit not checked", world=ANY_CLOUD)
+@planted_as("max_unit not checked", world=ANY_CLOUD, harm="overbooked")
 def max_unit_not_checked() -> AbstractContextManager[None]:
     return _bound_not_checked("max_unit", INTEGER_MAX)
 
@@ -119,30 +121,34 @@ def _bound_not_checked(bound: str, harmless: int) -> AbstractContextManager[None
 
 
 # A claim older than the horizon is judged as if no tombstone had been pruned.
-@planted_by("a claim older than the horizon granted", handlers, "decide_claims", world=ANY_CLOUD)
+@planted_by(
+    "a claim older than the horizon granted", handlers, "decide_claims", world=ANY_CLOUD, harm="overbooked"
+)
 def horizon_not_checked(real: Any) -> Any:
     return lambda ledger, asked, now, _horizon: real(ledger, asked, now, NO_HORIZON)
 
 
 # A host accepts every claim that fits, however many instances it has.
-planted_by("the limit of a host not checked", drafts, "_full", world=ANY_CLOUD)(
+planted_by("the limit of a host not checked", drafts, "_full", world=ANY_CLOUD, harm="overbooked")(
     lambda _real: lambda *_, **__: None
 )
 
 
 # A claim is granted if it fits, whatever shape its sender saw.
-planted_by("a changed shape granted", drafts, "_moved", world=ANY_CLOUD)(lambda _real: lambda *_: [])
+planted_by("a changed shape granted", drafts, "_moved", world=ANY_CLOUD, harm="overbooked")(
+    lambda _real: lambda *_: []
+)
 
 
 # A cell may release a consumer of another cell.
-@planted("a consumer of another cell released", claims, "judge_order", world=ANY_CLOUD)
+@planted("a consumer of another cell released", claims, "judge_order", world=ANY_CLOUD, harm="unauthorised")
 def foreign_consumer_released(real: Any, draft: Any, asked: Any, *others: Any) -> Any:
     consumer = draft.consumer(asked.order.consumer)
     consumer.row = structs.replace(consumer.row, cell=asked.order.cell)
     return real(draft, asked, *others)
 
 
-@planted_as("a part of a claim committed", world=ANY_CLOUD)
+@planted_as("a part of a claim committed", world=ANY_CLOUD, harm="overbooked")
 def part_of_a_claim_committed() -> AbstractContextManager[None]:
     """A claim for many consumers that is refused for some keeps what the others were granted."""
     return rewritten(claims, "decide_together", "draft = _draft_with(ledger, granted, now, horizon)", "pass")
@@ -156,7 +162,7 @@ async def trees_locked_before_consumers(_real: Any, _tx: Any, _reshapes: Any) ->
 
 # A swap frees what the consumer held on the host that it leaves, and forgets what it held of a pool: usage and allocations agree, but the
 # disk is held twice.
-@planted("a swap keeps what was held of a pool", claims, "swap", world=ANY_CLOUD)
+@planted("a swap keeps what was held of a pool", claims, "swap", world=ANY_CLOUD, harm="lost")
 def pool_kept_by_a_swap(real: Any, draft: Any, consumer: Any, order: Any, *more: Any, **named: Any) -> Any:
     left, held = consumer.row.host, consumer.held
     verdict = real(draft, consumer, order, *more, **named)
@@ -169,51 +175,66 @@ def pool_kept_by_a_swap(real: Any, draft: Any, consumer: Any, order: Any, *more:
 
 
 # Placement relies on the schedulers, of which none knows what the others claim.
-planted_by("the quota of a project not judged", QuotasDraft, "judge_growth", world="quotas")(
-    lambda _real: lambda _self, _project, _growth: None
-)
+planted_by(
+    "the quota of a project not judged", QuotasDraft, "judge_growth", world="quotas", harm="overbooked"
+)(lambda _real: lambda _self, _project, _growth: None)
 
 
 # Each claim is judged by what was used before the lock, as if it were the only one.
-@planted("each claim of a batch judged by the same quota", QuotasDraft, "judge_growth", world="quotas")
+@planted(
+    "each claim of a batch judged by the same quota",
+    QuotasDraft,
+    "judge_growth",
+    world="quotas",
+    harm="overbooked",
+)
 def judged_as_before_the_batch(real: Any, draft: Any, project: Any, growth: Any) -> Any:
     return real(QuotasDraft(draft._quotas), project, growth)  # noqa: SLF001
 
 
 # A mend gives a project what no lock of its quota was taken for, so the quota does not count it.
-@planted("what an audit gives to a project not counted by its quota", ledger.ClaimKeys, "projects")
+@planted(
+    "what an audit gives to a project not counted by its quota",
+    ledger.ClaimKeys,
+    "projects",
+    harm="overbooked",
+)
 def mended_not_counted(real: Any, keys: Any) -> Any:
     return real(structs.replace(keys, owned=[one for one in keys.owned if not isinstance(one, MendedClaim)]))
 
 
 # Only claims are judged: an instance may grow by a resize.
-planted_by("a larger instance not judged by its quota", swaps, "_over_quota", world="quotas")(
-    lambda _real: lambda _draft, _consumer, _order: None
-)
+planted_by(
+    "a larger instance not judged by its quota", swaps, "_over_quota", world="quotas", harm="overbooked"
+)(lambda _real: lambda _draft, _consumer, _order: None)
 
 
 # An instance that becomes smaller counts its new size at once, so others take what its revert needs.
-planted_by("a smaller instance counts its new size at once", swaps, "given_up", world="quotas")(
-    lambda _real: lambda _before, _after: ()
-)
+planted_by(
+    "a smaller instance counts its new size at once", swaps, "given_up", world="quotas", harm="overbooked"
+)(lambda _real: lambda _before, _after: ())
 
 
-@planted_as("a foreign heir accepted", world="moves of groups")
+@planted_as("a foreign heir accepted", world="moves of groups", harm="unauthorised")
 def foreign_heir_accepted() -> AbstractContextManager[None]:
     """A swap may name any consumer as its heir, also one that has a share of its own."""
     return rewritten(swaps, "_heir_of", "if not (is_own and heir.has_ended):", "if False:")
 
 
 # A release that came before its claim binds the claims of every owner.
-planted_by("a tombstone of another owner binds", claims, "binds", world="moves of groups")(
-    lambda _real: lambda *_: True
-)
+planted_by(
+    "a tombstone of another owner binds", claims, "binds", world="moves of groups", harm="unauthorised"
+)(lambda _real: lambda *_: True)
 
 
 # A cell's claim may join the server group of another project.
-planted_by("the group of another project joined", GroupsDraft, "judge_joining", world="moves of groups")(
-    lambda _real: lambda *_, **__: None
-)
+planted_by(
+    "the group of another project joined",
+    GroupsDraft,
+    "judge_joining",
+    world="moves of groups",
+    harm="unauthorised",
+)(lambda _real: lambda *_, **__: None)
 
 
 # Two cells may have hosts of one name, and nobody hears of it.
@@ -223,13 +244,13 @@ planted_by("a name in two cells not told", Picture, "clashes", world="moves of g
 
 
 # Placement relies on the schedulers, of which each sees the members a little late.
-planted_by("the policy of a group not judged", GroupsDraft, "judge", world=ANY_CLOUD)(
+planted_by("the policy of a group not judged", GroupsDraft, "judge", world=ANY_CLOUD, harm="overbooked")(
     lambda _real: lambda *_, **__: None
 )
 
 
 # Only claims are judged; a swap takes any alternate.
-@planted("a swap not judged by its group", swaps, "judge_place", world=ANY_CLOUD)
+@planted("a swap not judged by its group", swaps, "judge_place", world=ANY_CLOUD, harm="overbooked")
 def swap_not_judged(real: Any, draft: Any, order: Any, *rest: Any, **named: Any) -> Any:
     if hasattr(order, "held_attempt"):
         order = structs.replace(order, group=None)
@@ -242,7 +263,7 @@ def members_that_leave_still_bind() -> AbstractContextManager[None]:
     return rewritten(GroupsDraft, "judge", "(host, *leaves)", "(host,)")
 
 
-@planted_as("a member that leaves goes anywhere", world="moves of groups")
+@planted_as("a member that leaves goes anywhere", world="moves of groups", harm="overbooked")
 def member_that_leaves_not_bound() -> AbstractContextManager[None]:
     """A member that leaves its host may go to any other, wherever the first ones went."""
     return rewritten(
@@ -260,19 +281,19 @@ async def none_found() -> None:
     pass
 
 
-@planted_as("the way back judged like any swap", world="moves")
+@planted_as("the way back judged like any swap", world="moves", harm="lost")
 def way_back_judged() -> AbstractContextManager[None]:
     """The way back of a move is judged like any swap, so it may be refused."""
     return rewritten(swaps, "_judge", "if order.returns is not None else None", "if False else None")
 
 
-@planted_as("an ended attempt claims again", world=ANY_CLOUD)
+@planted_as("an ended attempt claims again", world=ANY_CLOUD, harm="doubled")
 def ended_attempt_claims() -> AbstractContextManager[None]:
     """A repeated claim of an attempt that has ended is granted."""
     return rewritten(claims, "_claim", "elif order.attempt == consumer.row.attempt:", "elif False:")
 
 
-@planted_as("a repeated report accepted", world=BARE_METAL)
+@planted_as("a repeated report accepted", world=BARE_METAL, harm="destroyed")
 def repeated_report_accepted() -> AbstractContextManager[None]:
     """A report is accepted whatever number the last one of its epoch had."""
     return rewritten(
@@ -283,7 +304,7 @@ def repeated_report_accepted() -> AbstractContextManager[None]:
     )
 
 
-@planted_as("an answered order kept", world=ANY_CLOUD)
+@planted_as("an answered order kept", world=ANY_CLOUD, harm="doubled")
 def answered_orders_kept() -> AbstractContextManager[None]:
     """An order that was answered stays on the row, and is sent again."""
     return rewritten(
@@ -294,28 +315,32 @@ def answered_orders_kept() -> AbstractContextManager[None]:
     )
 
 
-@planted_as("the cleanups of a silent host ordered once", world=ANY_CLOUD)
+@planted_as("the cleanups of a silent host ordered once", world=ANY_CLOUD, harm="lost")
 def no_reminder() -> AbstractContextManager[None]:
     """A host that has not cleaned up is not told again."""
     return rewritten(decide, "_on_due", "if row.remind_at is not None and row.remind_at <= now:", "if False:")
 
 
-@planted_as("a delete forgotten by its request", world=ANY_CLOUD)
+@planted_as("a delete forgotten by its request", world=ANY_CLOUD, harm="lost")
 def delete_forgotten_by_its_request() -> AbstractContextManager[None]:
     """A request whose instance was deleted before it came builds the instance."""
     return rewritten(lifecycle, "adopted", "if unseen.told.project not in", "if unseen.told.project in")
 
 
 # The last write of inventories, traits or aggregates wins, whatever generation its writer had seen.
-planted_by("a provider's generation not checked", provider_writes, "moved_generation", world=ANY_CLOUD)(
-    lambda _real: lambda _book, _seen: None
-)
+planted_by(
+    "a provider's generation not checked",
+    provider_writes,
+    "moved_generation",
+    world=ANY_CLOUD,
+    harm="destroyed",
+)(lambda _real: lambda _book, _seen: None)
 
 
 # The last write of a consumer's allocations wins, whatever generation its writer had seen.
-planted_by("a consumer's generation not checked", allocation_writes, "_moved", world=ANY_CLOUD)(
-    lambda _real: lambda _draft, _consumers: iter(())
-)
+planted_by(
+    "a consumer's generation not checked", allocation_writes, "_moved", world=ANY_CLOUD, harm="destroyed"
+)(lambda _real: lambda _draft, _consumers: iter(()))
 
 
 # The first of several consumers is refused, but the others are written.
@@ -324,6 +349,7 @@ planted_by("a consumer's generation not checked", allocation_writes, "_moved", w
     allocation_writes,
     "allocate",
     world=ANY_CLOUD,
+    harm="overbooked",
 )
 def second_consumer_written(real: Any, draft: Any, consumers: Any, *others: Any) -> Any:
     verdict = real(draft, consumers, *others)
@@ -333,13 +359,23 @@ def second_consumer_written(real: Any, draft: Any, consumers: Any, *others: Any)
 
 
 # Allocations are written without a check of the capacity.
-planted_by("allocations written that do not fit", allocation_writes, "shortfalls_of", world=ANY_CLOUD)(
-    lambda _real: lambda *_: iter(())
-)
+planted_by(
+    "allocations written that do not fit",
+    allocation_writes,
+    "shortfalls_of",
+    world=ANY_CLOUD,
+    harm="overbooked",
+)(lambda _real: lambda *_: iter(()))
 
 
 # Allocations are written, but not the providers' `used`.
-@planted("used not updated by an administrator's write", admin_writes, "decide_allocations", world=ANY_CLOUD)
+@planted(
+    "used not updated by an administrator's write",
+    admin_writes,
+    "decide_allocations",
+    world=ANY_CLOUD,
+    harm="overbooked",
+)
 def used_not_updated(real: Any, ledger: Any, *writes: Any) -> Any:
     decision = real(ledger, *writes)
     touched = tuple(
@@ -350,14 +386,20 @@ def used_not_updated(real: Any, ledger: Any, *writes: Any) -> Any:
 
 
 # The inventories move, but their allocations do not.
-@planted_by("a reshape without its allocations", admin_writes, "decide_reshape", world=ANY_CLOUD)
+@planted_by(
+    "a reshape without its allocations", admin_writes, "decide_reshape", world=ANY_CLOUD, harm="overbooked"
+)
 def reshape_without_allocations(real: Any) -> Any:
     return lambda *ledger: structs.replace(real(*ledger), claims=ClaimChanges())
 
 
 # The inventories move, even if the allocations are refused.
 @planted(
-    "a reshape applied though its allocations are refused", allocation_writes, "allocate", world=ANY_CLOUD
+    "a reshape applied though its allocations are refused",
+    allocation_writes,
+    "allocate",
+    world=ANY_CLOUD,
+    harm="overbooked",
 )
 def reshape_goes_on_when_refused(real: Any, *draft: Any) -> Any:
     real(*draft)
@@ -365,13 +407,13 @@ def reshape_goes_on_when_refused(real: Any, *draft: Any) -> Any:
 
 
 # A claim committed between the reads of a reshape and its write loses its inventory.
-planted_by("an inventory in use removed by a reshape", allocation_writes, "_lost", world=ANY_CLOUD)(
-    lambda _real: lambda *_: None
-)
+planted_by(
+    "an inventory in use removed by a reshape", allocation_writes, "_lost", world=ANY_CLOUD, harm="overbooked"
+)(lambda _real: lambda *_: None)
 
 
 # A provider moves to another tree; its descendants are written only if something else of them changed.
-@planted("descendants keep their old root", ForestDraft, "_changed_in", world=ANY_CLOUD)
+@planted("descendants keep their old root", ForestDraft, "_changed_in", world=ANY_CLOUD, harm="lost")
 def descendants_keep_their_root(real: Any, self: Any, tree: Any) -> Any:
     stored = {
         id_: book for standing in self.stored.trees.values() for id_, book in standing.providers.items()
@@ -385,7 +427,9 @@ def descendants_keep_their_root(real: Any, self: Any, tree: Any) -> Any:
 
 
 # A provider without allocations can be deleted although it has children.
-@planted("a provider deleted above its children", provider_writes, "_delete", world=ANY_CLOUD)
+@planted(
+    "a provider deleted above its children", provider_writes, "_delete", world=ANY_CLOUD, harm="destroyed"
+)
 def deleted_above_its_children(_real: Any, draft: Any, book: Any) -> Any:
     lost = forest.lost_inventory(book, ())
     if lost is None:
@@ -394,9 +438,9 @@ def deleted_above_its_children(_real: Any, draft: Any, book: Any) -> Any:
 
 
 # A provider without children can be deleted although it has allocations.
-planted_by("a provider deleted in use", provider_writes, "lost_inventory", world=ANY_CLOUD)(
-    lambda _real: lambda *_: None
-)
+planted_by(
+    "a provider deleted in use", provider_writes, "lost_inventory", world=ANY_CLOUD, harm="overbooked"
+)(lambda _real: lambda *_: None)
 
 
 # A write of traits leaves the tree's shape unchanged, so claims that require the old traits pass.
@@ -420,7 +464,9 @@ planted_by("duplicate provider names accepted", provider_writes, "_name_taken")(
 
 
 # One consumer's row keeps the amounts of the old shape, although they are counted at the new providers.
-@planted("an allocation left behind by a reshape", handlers, "decide_moves", world="shapes")
+@planted(
+    "an allocation left behind by a reshape", handlers, "decide_moves", world="shapes", harm="overbooked"
+)
 def allocation_left_behind(real: Any, *ledger: Any) -> Any:
     decision = real(*ledger)
     changes = decision.changes
@@ -431,6 +477,6 @@ def allocation_left_behind(real: Any, *ledger: Any) -> Any:
 
 
 # A node that Ironic has an instance on is claimed by any boot: its unit is reserved, and that is not looked at.
-@planted("what is reserved claimed by anyone", drafts, "shortfall_of")
+@planted("what is reserved claimed by anyone", drafts, "shortfall_of", harm="overbooked")
 def reserved_claimed_by_anyone(real: Any, *values: Any, **_: Any) -> Any:
     return real(*values, takes_reserved=True)

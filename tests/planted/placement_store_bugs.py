@@ -36,14 +36,14 @@ async def quota_repeated(real: Any, self: Any, project: str, after: str, limit: 
 
 
 # A page of members names as the next one a row too far.
-@planted("a member of a group is lost between two pages", PlacementStore, "members_page")
+@planted("a member of a group is lost between two pages", PlacementStore, "members_page", harm="lost")
 async def member_lost_between_pages(real: Any, self: Any, after: int, limit: int) -> Any:
     page = await real(self, after, limit)
     return page if page.next is None else structs.replace(page, next=page.next + 1)
 
 
 # The log forgets old entries, published or not.
-@planted("the log is pruned before it is published", store_sql, "prune_log")
+@planted("the log is pruned before it is published", store_sql, "prune_log", harm="lost")
 def log_pruned_before_it_is_published(real: Any, connection: Any, logged_before: Any, **_: Any) -> int:
     published = connection.scalar(sa.select(feed.c.cursor))
     connection.execute(sa.update(feed).values(cursor=log.come_to(connection)))
@@ -53,20 +53,20 @@ def log_pruned_before_it_is_published(real: Any, connection: Any, logged_before:
 
 
 # An HTTP API takes the log for one that nobody publishes, beside the worker that does.
-@planted("the log is pruned beside its publisher", store_sql, "prune_log")
+@planted("the log is pruned beside its publisher", store_sql, "prune_log", harm="lost")
 def log_pruned_beside_its_publisher(real: Any, connection: Any, logged_before: Any, **_: Any) -> Any:
     return real(connection, logged_before, is_published=False)
 
 
 # A reader that is far behind gets the first changes since its cursor, and takes them for all.
-@planted("of many changes since a cursor only the first are told", log, "read_log")
+@planted("of many changes since a cursor only the first are told", log, "read_log", harm="lost")
 async def only_first_changes_told(real: Any, transaction: Any, since: str, entries_max: Any = None) -> Any:
     read = await real(transaction, since, entries_max or CHANGES_MAX)
     return read if entries_max or read is None else structs.replace(read, is_cut=False)
 
 
 # A reader that is behind the pruned part of the log reads the rest as if nothing were missing.
-@planted("a pruned log is read as if it were whole", store_sql, "prune_log")
+@planted("a pruned log is read as if it were whole", store_sql, "prune_log", harm="lost")
 def pruning_not_noted(real: Any, connection: Any, logged_before: Any, **how: Any) -> int:
     forgotten = connection.scalar(sa.select(feed.c.forgotten))
     pruned: int = real(connection, logged_before, **how)
@@ -75,7 +75,7 @@ def pruning_not_noted(real: Any, connection: Any, logged_before: Any, **how: Any
 
 
 # A process whose term is over does not notice it, and publishes beside the new leader.
-@planted("a leader publishes after its term", ChangeFeed, "mark")
+@planted("a leader publishes after its term", ChangeFeed, "mark", harm="doubled")
 async def old_leader_goes_on(real: Any, self: Any, position: int, cursor: str) -> None:
     try:
         await real(self, position, cursor)
@@ -85,20 +85,20 @@ async def old_leader_goes_on(real: Any, self: Any, position: int, cursor: str) -
 
 
 # A reading of the log that stopped at its limit is followed by one that begins an entry too late.
-@planted("an entry of the log is passed over between two readings", ChangeFeed, "read")
+@planted("an entry of the log is passed over between two readings", ChangeFeed, "read", harm="lost")
 async def entry_passed_over(real: Any, self: Any, entries_max: int = FEED_ENTRIES) -> Any:
     found, further = await real(self, entries_max), await real(self, entries_max + 1)
     return structs.replace(found, cursor=further.cursor) if further.is_cut else found
 
 
 # Pictures keep members that have left their group.
-planted_by("a change is published without the members that leave", log, "body_of")(
+planted_by("a change is published without the members that leave", log, "body_of", harm="lost")(
     lambda real: lambda entry: real(structs.replace(entry, left=()))
 )
 
 
 # A provider's cached inventories are not read again after another process has changed them.
-@planted("a claim is judged by an inventory as it was", claims.ClaimLocks, "_lock_rows")
+@planted("a claim is judged by an inventory as it was", claims.ClaimLocks, "_lock_rows", harm="overbooked")
 async def inventory_as_it_was(real: Any, self: Any, numbers: Any, roots: Any) -> Any:
     rows = []
     for row in await real(self, numbers, roots):
@@ -109,7 +109,7 @@ async def inventory_as_it_was(real: Any, self: Any, numbers: Any, roots: Any) ->
 
 
 # The numbers of new names are cached although their transaction was rolled back: other names get them later.
-@planted_by("the names of a rollback stay known", VocabularyCache, "begun")
+@planted_by("the names of a rollback stay known", VocabularyCache, "begun", harm="lost")
 def names_of_a_rollback_kept(real: Any) -> Any:
     @contextmanager
     def begun(self: Any) -> Iterator[Any]:
@@ -124,12 +124,12 @@ def names_of_a_rollback_kept(real: Any) -> Any:
 
 
 # A name that is deleted at the moment when a provider begins to use it is in use, and does not exist.
-planted_by("a name deleted while it comes into use stays deleted", trees, "revive")(
+planted_by("a name deleted while it comes into use stays deleted", trees, "revive", harm="lost")(
     lambda _real: lambda _connection, _table, _names: None
 )
 
 
-@planted_as("a report takes away an operator's traits")
+@planted_as("a report takes away an operator's traits", harm="destroyed")
 def operators_traits_become_reported() -> AbstractContextManager[None]:
     """An operator's traits are stored as a reporter's, and the next report takes them away."""
 
@@ -150,15 +150,15 @@ def operators_traits_become_reported() -> AbstractContextManager[None]:
 
 
 # A recount leaves the quotas that count wrong.
-planted_by("a recount leaves wrong quotas", store_sql, "recount_quotas")(
+planted_by("a recount leaves wrong quotas", store_sql, "recount_quotas", harm="overbooked")(
     lambda _real: lambda _connection, _vocabulary: None
 )
 
 
 # A process that knew no limit of a project goes on without it, and does not count what it grants.
-planted_by("a first limit is not noticed by other processes", claims.ClaimQuotas, "check_last")(
-    lambda _real: lambda _self, _last: None
-)
+planted_by(
+    "a first limit is not noticed by other processes", claims.ClaimQuotas, "check_last", harm="overbooked"
+)(lambda _real: lambda _self, _last: None)
 
 
 # Groups without members stay in the table.
@@ -176,7 +176,7 @@ def pruning_waits_for_locks(real: Any, connection: Any, ended_before: Any) -> in
     return pruned
 
 
-@planted_as("the tombstone of a tree is pruned at once")
+@planted_as("the tombstone of a tree is pruned at once", harm="overbooked")
 def tombstones_pruned_at_once() -> AbstractContextManager[None]:
     """A tree that is made again soon after its end counts its shapes from the start, and old claims fit them."""
     later = timedelta(hours=1)
@@ -204,7 +204,7 @@ def holder_of_the_old_host(real: Any, self: Any, kept: Any) -> Any:
 
 
 # A claim that was decided without locks is answered as granted, although another write came first and nothing was written.
-@planted("a claim that was not written is granted", postgres_claims, "write_at_once")
+@planted("a claim that was not written is granted", postgres_claims, "write_at_once", harm="overbooked")
 async def lost_claim_granted(real: Any, *values: Any) -> bool:
     await real(*values)
     return True

@@ -25,47 +25,54 @@ _OF_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWOR
 _POSITIONS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-# All bugs by their names; and of those that the simulation finds, the world whose seeds show it: any cloud, or one of WORLDS in
-# tests/simulation/drawing.py, or bare metal.
+# All bugs by their names; of those that the simulation finds, the world whose seeds show it: any cloud, or one of WORLDS in
+# tests/simulation/drawing.py, or bare metal; and what users suffer, for which two kinds of test must see the bug.
 BUGS: dict[str, PlantedBug] = {}
 WORLD_OF: dict[str, str] = {}
+HARM_OF: dict[str, str] = {}
+HARMS = ("lost", "doubled", "overbooked", "unauthorised", "destroyed")
 ANY_CLOUD, BARE_METAL = "any", "bare metal"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def planted(name: str, owner: Any, attribute: str, *, world: str = "") -> Callable[[F], F]:
+def planted(name: str, owner: Any, attribute: str, *, world: str = "", harm: str = "") -> Callable[[F], F]:
     """The function takes the place of this attribute of a module or class, and gets the real one first. With several owners: of all
     the modules that have imported it.
     """
 
     def register(by: F) -> F:
         made = functools.partial(_with_the_real, by)
-        planted_by(name, owner, attribute, world=world)(functools.update_wrapper(made, by, ("__module__",)))
+        planted_by(name, owner, attribute, world=world, harm=harm)(
+            functools.update_wrapper(made, by, ("__module__",))
+        )
         return by
 
     return register
 
 
-def planted_by(name: str, owner: Any, attribute: str, *, world: str = "") -> Callable[[F], F]:
+def planted_by(name: str, owner: Any, attribute: str, *, world: str = "", harm: str = "") -> Callable[[F], F]:
     """The function gets the real attribute, and returns its replacement."""
 
     def register(by: F) -> F:
         put = replaced_in if isinstance(owner, tuple) else replaced
         bug = functools.partial(put, owner, attribute, by)
-        planted_as(name, world=world)(functools.update_wrapper(bug, by, ("__module__",)))
+        planted_as(name, world=world, harm=harm)(functools.update_wrapper(bug, by, ("__module__",)))
         return by
 
     return register
 
 
-def planted_as(name: str, *, world: str = "") -> Callable[[F], F]:
+def planted_as(name: str, *, world: str = "", harm: str = "") -> Callable[[F], F]:
     """The bug is there within the context manager that the function makes."""
 
     def register(bug: F) -> F:
         assert name not in BUGS, name
+        assert harm in ("", *HARMS), harm
         BUGS[name] = bug
         if world:
             WORLD_OF[name] = world
+        if harm:
+            HARM_OF[name] = harm
         return bug
 
     return register

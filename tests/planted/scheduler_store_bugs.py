@@ -67,20 +67,24 @@ def limit_of_pruning_ignored(real: Any) -> Any:
 
 
 # A scheduler tries what waits although another one has the lease to do so.
-@planted("two schedulers have the lease to try what waits", SchedulerTransaction, "lease_waking")
+@planted(
+    "two schedulers have the lease to try what waits", SchedulerTransaction, "lease_waking", harm="doubled"
+)
 async def held_lease_taken(real: Any, self: Any, *lease: Any) -> None:
     await real(self, *lease)
 
 
 # A scheduler that stops ends the lease of another one.
-@planted("a scheduler ends the lease of another", SchedulerTransaction, "release_waking")
+@planted("a scheduler ends the lease of another", SchedulerTransaction, "release_waking", harm="doubled")
 async def foreign_lease_released(real: Any, self: Any, holder: UUID) -> None:
     await real(self, holder)
     await self._transaction.run(_execute, sa.delete(waking))
 
 
 # A project deletes a server group of another project.
-@planted_by("a project deletes the server group of another", SchedulerTransaction, "delete_group")
+@planted_by(
+    "a project deletes the server group of another", SchedulerTransaction, "delete_group", harm="unauthorised"
+)
 def foreign_group_deleted(real: Any) -> Any:
     return lambda self, group, _project, at: real(self, group, "", at)
 
@@ -92,7 +96,9 @@ async def id_of_a_deleted_group_given_again(real: Any, self: Any, group: Any) ->
 
 
 # A cell's event counts as written if its row does not take it at once.
-@planted("a cell's event that does not fit its row is dropped", SchedulerTransaction, "apply_events")
+@planted(
+    "a cell's event that does not fit its row is dropped", SchedulerTransaction, "apply_events", harm="lost"
+)
 async def event_that_does_not_fit_dropped(real: Any, self: Any, events: Any) -> int:
     await real(self, events)
     return len(events)
@@ -114,7 +120,7 @@ async def older_word_of_a_cell_wins(real: Any, self: Any, heard: Any) -> None:
 
 
 # Each further page of unsent messages begins one note too late.
-@planted("unsent messages left out between two pages", SchedulerStore, "unconfirmed")
+@planted("unsent messages left out between two pages", SchedulerStore, "unconfirmed", harm="lost")
 async def first_note_of_a_page_left_out(
     real: Any, self: Any, before: datetime, after: Any, limit: int
 ) -> Any:
@@ -122,20 +128,25 @@ async def first_note_of_a_page_left_out(
 
 
 # With several notes, the messages of one are confirmed in place of those of another.
-@planted("the messages of other notes confirmed", SchedulerTransaction, "note")
+@planted("the messages of other notes confirmed", SchedulerTransaction, "note", harm="lost")
 async def notes_named_in_another_order(real: Any, self: Any, groups: Any) -> Any:
     return (await real(self, groups))[::-1]
 
 
 # An instance that is there already counts as taken over.
-@planted("an instance that could not be taken over is told to be", SchedulerTransaction, "adopt")
+@planted("an instance that could not be taken over is told to be", SchedulerTransaction, "adopt", harm="lost")
 async def refused_adoption_not_told(real: Any, self: Any, rows: Any) -> Any:
     await real(self, rows)
     return ()
 
 
 # A scheduler does not read a host again that was written at the very time from which it looks.
-@planted_by("a host that changes at a scheduler's last look stays unread", SchedulerStore, "host_versions")
+@planted_by(
+    "a host that changes at a scheduler's last look stays unread",
+    SchedulerStore,
+    "host_versions",
+    harm="lost",
+)
 def host_changed_at_the_last_look_left_out(real: Any) -> Any:
     return lambda self, changed_since: real(self, changed_since + timedelta(microseconds=1))
 
@@ -149,7 +160,7 @@ async def moves_of_one_moment_left_out(real: Any, self: Any, query: Any) -> Any:
 
 
 # An instance that has got a host, or has ended, goes on waiting for one.
-@planted("an instance waits on after it has a host", SchedulerTransaction, "unlist")
+@planted("an instance waits on after it has a host", SchedulerTransaction, "unlist", harm="lost")
 async def what_has_waited_stays_listed(_real: Any, _self: Any, _instances: Any) -> None:
     return
 

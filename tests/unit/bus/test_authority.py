@@ -23,6 +23,8 @@ from bus.topology import destination_of
 from bus.workers.authority import (
     BrokerFacts,
     Refused,
+    all_count,
+    broker_facts_of,
     judge,
     judge_answer,
     judge_parcel,
@@ -148,12 +150,51 @@ def test_a_message_counts_if_the_table_allows_it_to_the_senders_role(
     assert (refusal(message, said(message, sender)) == "") is allowed
 
 
+BANKS_BUILD = BuildInstance(request_id=RequestId(UUID(int=4)), project="bank")
+ACTIVE = next(each for each in EXAMPLES if type(each).__name__ == "InstanceActive")
+ON_FEED = Origin("", "", FEED, ACTIVE.instance.project or "-")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("messages", "origin", "facts", "do_count"),
+    [
+        ((BUILD, structs.replace(BUILD, count=2)), said(BUILD, "moor-app-shop"), WITH_USERS, True),
+        ((BUILD, BANKS_BUILD), said(BUILD, "moor-app-shop"), WITH_USERS, False),
+        ((BANKS_BUILD, BUILD), said(BUILD, "moor-app-shop"), WITH_USERS, False),
+        # Of two types, and of the same cell: each is judged by its own key.
+        ((BEAT, FACTS), said(BEAT, "moor-compute-c1"), WITH_USERS, False),
+        ((BEAT, FACTS), said(FACTS, "moor-compute-c1"), WITH_USERS, False),
+        ((BEAT, structs.replace(BEAT, cell="c2")), said(BEAT, "moor-compute-c1"), OF_C1, False),
+        ((ACTIVE, ACTIVE), ON_FEED, WITHOUT, True),
+        ((ACTIVE, ACTIVE), structs.replace(ON_FEED, key="another"), WITHOUT, False),
+    ],
+)
+def test_a_parcel_counts_as_a_whole_if_each_of_its_messages_does(
+    messages: tuple[Message, ...], origin: Origin, facts: BrokerFacts, *, do_count: bool
+) -> None:
+    assert all_count(messages, origin, facts) is do_count
+
+
+def test_an_order_that_may_expire_does_not_count_since_nobody_would_hear_of_it() -> None:
+    refused = judge(BUILD, structs.replace(said(BUILD, "moor-app-shop"), expiration="1000"), WITH_USERS)
+
+    assert refused is not None
+    assert (refused.field, refused.value, refused.is_told) == ("expiration", "1000", True)
+
+
+def test_a_broker_has_users_if_a_process_is_connected_as_one_of_them() -> None:
+    assert broker_facts_of("moor-scheduler") == WITH_USERS
+    assert broker_facts_of("moor-conductor-c1", ["c1"]) == OF_C1
+    assert broker_facts_of("guest") == WITHOUT
+
+
 def test_a_message_counts_on_the_exchange_of_the_application_that_sent_it() -> None:
     own = said(BUILD, "moor-app-shop", exchange="moor.api.shop")
 
     assert refusal(BUILD, own) == ""
     for sender in ("moor-app-bank", "moor-operator", "moor-scheduler"):
         assert "counts only under the key" in refusal(BUILD, structs.replace(own, sender=sender))
+    assert judge(BUILD, structs.replace(own, sender="guest"), WITH_USERS) is not None
     assert "counts only under the key" in refusal(BUILD, structs.replace(own, key="build.request.bank"))
     for example in EXAMPLES:
         if destination_of(example).exchange != API:
@@ -169,7 +210,18 @@ def test_a_sender_that_the_table_does_not_know_is_refused_without_an_answer(send
 
     assert refused is not None
     assert not refused.is_told
+    assert ("without a user_id" in refused.reason) is (not sender)
     assert judge_parcel(said(BUILD, sender), WITHOUT) is None
+    elsewhere = judge_parcel(
+        structs.replace(said(BUILD, sender), reply_to="answers.moor-ironic.p1"), WITH_USERS
+    )
+    assert elsewhere is not None
+    assert elsewhere.field == "user_id"
+    # A question says where its answer goes: it is refused by itself, and its sender is told.
+    by_name = judge(BUILD, said(BUILD, sender), WITH_USERS)
+    assert by_name is not None
+    assert by_name.is_told
+    assert speaks_for(sender, WITH_USERS) is None
 
 
 def test_on_a_cells_own_broker_no_message_counts_for_another_cell() -> None:
@@ -178,6 +230,8 @@ def test_on_a_cells_own_broker_no_message_counts_for_another_cell() -> None:
         assert refusal(other, said(other, sender), OF_C1)
     assert refusal(REPORT, said(REPORT, "moor-compute-c1"), OF_C1) == ""
     assert refusal(PROGRESS, said(PROGRESS, "moor-ironic"), OF_C1) == ""
+    # It names none.
+    assert refusal(CHANGED, said(CHANGED, "moor-placement"), OF_C1) == ""
     assert speaks_for("moor-operator", OF_C1) == "c1"
     assert speaks_for("moor-operator", WITH_USERS) is None
     assert speaks_for("moor-operator", BrokerFacts(has_users=True, cells=frozenset({"c1", "c2"}))) is None
@@ -200,6 +254,8 @@ def test_a_parcel_that_was_dead_lettered_on_its_way_is_refused_from_any_sender()
     refused = judge_parcel(origin, WITH_USERS)
     assert refused is not None
     assert "amq.gen-x" in refused.reason
+    undead = structs.replace(parcel, headers={headers.BROKER_QUEUE: "amq.gen-x"})
+    assert not origin_of(Delivery(1, "placement.work", undead, sender="moor-scheduler"), WITH_USERS).astray
 
 
 FIRST = {headers.SENDER: "moor-operator", headers.EXCHANGE: API, headers.KEY: "host.set"}
@@ -243,6 +299,22 @@ def test_the_first_sender_is_named_by_who_reads_the_queue_or_replays(
 
 
 @pytest.mark.parametrize(
+    ("written", "sender"),
+    [
+        (FIRST | {headers.BROKER_REASON: "delivery_limit"}, "moor-operator"),
+        # It parks what nobody has said.
+        ({}, ""),
+    ],
+)
+def test_a_parked_message_that_came_back_too_often_is_still_of_its_first_sender(
+    written: dict[str, str], sender: str
+) -> None:
+    parcel = Parcel(DEAD, "scheduler.requests", b"{}", headers=dict(written))
+
+    assert origin_of(Delivery(1, "q", parcel, sender="moor-scheduler"), WITH_USERS).sender == sender
+
+
+@pytest.mark.parametrize(
     ("sender", "key"),
     [("moor-conductor-c1", "swap.c1"), ("moor-operator", "swap.c1"), ("moor-app-shop", ""), ("", "swap.c1")],
 )
@@ -251,6 +323,7 @@ def test_the_broker_names_the_key_of_a_dead_letter_unless_its_sender_may_have_wr
 ) -> None:
     death = {
         headers.BROKER_REASON: "expired",
+        headers.BROKER_QUEUE: "placement.work",
         headers.BROKER_EXCHANGE: PLACEMENT,
         headers.BROKER_KEY: "swap.c1",
     }
@@ -273,7 +346,8 @@ def test_the_broker_names_the_key_of_a_dead_letter_unless_its_sender_may_have_wr
         ("answers.moor-app-shop", "moor-app-shop", False),
         ("answers.moor-app-shop.p1.x", "moor-app-shop", False),
         ("answers.moor-app-shop.", "moor-app-shop", False),
-        ("answers.moor-app-shop." + "x" * 300, "moor-app-shop", False),
+        ("answers.moor-app-shop." + "x" * 233, "moor-app-shop", True),
+        ("answers.moor-app-shop." + "x" * 234, "moor-app-shop", False),
         ("answers.moor-app-shop.\n", "moor-app-shop", False),
         ("answers.moor-app-shop.#", "moor-app-shop", False),
         ("build.request.shop", "moor-app-shop", False),
@@ -286,6 +360,7 @@ def test_an_answer_goes_to_its_askers_own_address_alone(
     assert (wrong_reply_to(reply_to, sender, WITH_USERS) == "") is is_right
     refused = judge_parcel(Origin(sender, reply_to, API, "instance.query.shop"), WITH_USERS)
     assert (refused is None) is is_right
+    assert wrong_reply_to("answers.anyone.p1", sender, WITHOUT) == ""
 
 
 @pytest.mark.parametrize(
