@@ -16,7 +16,7 @@ import pytest
 from msgspec import Struct
 
 from bus.codec import encode
-from bus.message import REPLY, Envelope, Message, Parcel, type_of
+from bus.message import LINES, REPLY, Envelope, Message, Parcel, type_of
 from bus.messages.build import BuildInstance, DeleteInstance
 from bus.messages.hosts import AskHosts, HostImages, HostMetrics, HostsFound, HostsMeasured, ImagesCached
 from bus.messages.placement import ClaimResources, SwapClaim
@@ -72,14 +72,18 @@ class Attack(Struct, frozen=True):
     message: Message
     # The field with the foreign value; several, if all fields that can have one.
     paths: tuple[str, ...]
-    own_key: str
+    # The message with names of the attacker alone, which counts.
+    own: Message
 
     def parcels(self, broker_allows: Any) -> Iterator[Parcel]:
-        """The message under its own key, and under that of the attacker's own cell or project, if the broker lets it pass."""
-        to = destination_of(self.message)
-        for key in dict.fromkeys((to.routing_key, self.own_key)):
-            if broker_allows(to.exchange, key):
-                yield Parcel(to.exchange, key, encode(Envelope(message=self.message, id="forged")))
+        """The message under its own key, and behind the attacker's own one under that of its cell or project, if the broker lets it pass."""
+        to, forged = destination_of(self.message), encode(Envelope(message=self.message, id="forged"))
+        own_key = destination_of(self.own).routing_key
+        if broker_allows(to.exchange, to.routing_key):
+            yield Parcel(to.exchange, to.routing_key, forged)
+        if broker_allows(to.exchange, own_key):
+            own = encode(Envelope(message=self.own, id="own"))
+            yield Parcel(to.exchange, own_key, own + b"\n" + forged, content_type=LINES)
 
 
 def attacks(bank: Bank, now: datetime) -> Iterator[Attack]:
@@ -108,7 +112,7 @@ def joins(bank: Bank, now: datetime) -> Iterator[Attack]:
             project="shop",
             group=group,
         )
-        yield Attack(claim, ("group.id",), destination_of(claim).routing_key)
+        yield Attack(claim, ("group.id",), claim)
         swap = SwapClaim(
             cell=OWN,
             consumer=ConsumerId(bank.other),
@@ -118,7 +122,7 @@ def joins(bank: Bank, now: datetime) -> Iterator[Attack]:
             share=share,
             group=group,
         )
-        yield Attack(swap, ("group.id",), destination_of(swap).routing_key)
+        yield Attack(swap, ("group.id",), swap)
 
 
 def _attacks(bank: Bank, message: Message) -> Iterator[Attack]:
@@ -127,13 +131,12 @@ def _attacks(bank: Bank, message: Message) -> Iterator[Attack]:
     mine = _with(message, own, {leaf.path for leaf in leaves_of(message) if leaf.kind in own})
     if mine is None:
         return
-    key = destination_of(mine).routing_key
     paths = list(dict.fromkeys(leaf.path for leaf in leaves_of(mine)))
     ends = {"cell", "project"}
     for some in (*({path} for path in paths), {*paths} - ends, {*paths}):
         forged = _with(mine, foreign, some)
         if forged is not None:
-            yield Attack(forged, tuple(sorted(some)), key)
+            yield Attack(forged, tuple(sorted(some)), mine)
 
 
 def _with(message: Message, names: dict[str, object], paths: set[str]) -> Message | None:
