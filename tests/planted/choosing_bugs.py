@@ -22,7 +22,7 @@ from laboratory.computes.hosts import VIRTUAL_FUNCTIONS
 from placement_worker.core import drafts
 from scheduler_worker import handlers
 from scheduler_worker import hosts as registry
-from scheduler_worker.outbox import Outbox, OutboxTransaction
+from scheduler_worker.outbox import CellDispatch, Outbox, OutboxTransaction
 from scheduler_worker.replica import CatchingUp, Progress, Replica
 from scheduler_worker.requests import cell_events
 from scheduler_worker.requests.reading import Search
@@ -64,6 +64,14 @@ async def no_notes_written(_real: Any, self: Any, _rows: Any) -> None:
 async def notes_confirmed_before_sending(real: Any, self: Any, told: Any) -> None:
     await self._notes.confirm([tell.kept for tell in told if tell.kept is not None])
     await real(self, told)
+
+
+# What a cell's broker has not taken is cleared from its row, and never sent again.
+@planted("what a cell's broker did not take counts as said", CellDispatch, "_sent", harm="lost")
+def refused_counts_as_said(real: Any, self: Any, taken: Any, sent: Any) -> None:
+    real(self, taken, sent)
+    if not sent.cancelled():
+        self._confirmed.update(taken)
 
 
 # Changes of usage in the feed are ignored.

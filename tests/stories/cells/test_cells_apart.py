@@ -11,7 +11,7 @@ from msgspec import structs
 from bus.messages.build import BuildInstance, InstanceActive
 from bus.messages.cell import DestroyInstance, InstanceSpawned, SpawnFailed, SpawnInstance
 from bus.messages.hosts import HostsReported
-from bus.topology import user_of
+from bus.topology import Site, objects_of, user_of
 from bus.workers.consuming import Subscription
 from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.station import Station
@@ -88,6 +88,34 @@ async def test_a_cell_whose_broker_is_down_delays_no_other_and_gets_its_orders_a
         await until(
             lambda: {word.instance.id for word in heard if isinstance(word, InstanceActive)} == wanted
         )
+
+
+@BACKENDS_APART
+async def test_an_order_that_a_cells_broker_does_not_take_stays_on_its_row_until_it_does(
+    bus: str, books: str
+) -> None:
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        narrow_scheduler(setup),
+    ):
+        await two_hosts(setup)
+        there = setup.brokers.cells["c1"]
+        await there.delete_queue("conductor.c1.work")
+        (lost,) = builds_on("h1", 1, 1)
+        await setup.send(lost)
+        await setup.until_state(instance_of(lost), "placed")
+        # Each batch clears what was confirmed before.
+        for build in builds_on("h2", 101, 3):
+            await setup.send(build)
+            await setup.until_state(instance_of(build), "active")
+        assert await setup.rows.unconfirmed(datetime.now(UTC), None, 100)
+
+        await there.declare(objects_of(("c1",), (Site.CELL,)))
+        c1 = setup.cells["c1"]
+        async with setup.running((c1.worker,)):
+            await setup.until_state(instance_of(lost), "active")
+            await until_all_is_said(setup)
 
 
 @BACKENDS_APART
