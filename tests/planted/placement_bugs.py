@@ -287,6 +287,12 @@ def way_back_judged() -> AbstractContextManager[None]:
     return rewritten(swaps, "_judge", "if order.returns is not None else None", "if False else None")
 
 
+@planted_as("the way back of a move is judged by the quota", harm="lost")
+def way_back_judged_by_quota() -> AbstractContextManager[None]:
+    """An instance that has become smaller cannot come back, if its project has meanwhile less than it had."""
+    return rewritten(swaps, "swap", "if returned is None and (over :=", "if (over :=")
+
+
 @planted_as("an ended attempt claims again", world=ANY_CLOUD, harm="doubled")
 def ended_attempt_claims() -> AbstractContextManager[None]:
     """A repeated claim of an attempt that has ended is granted."""

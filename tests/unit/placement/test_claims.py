@@ -173,6 +173,7 @@ IN_TWO = (*amounts(HOST, VCPU=1), *amounts(OTHER_HOST, VCPU=1))
         ),
         # What it names beside its own consumer.
         *[(ALL, a_swap(THERE, cleanup=each), "heir.id") for each in (WEB, DB)],
+        (ALL, a_swap(THERE, returns=MIGRATION, cleanup=CLEANUP), Claimed()),
         *[(ALL, a_swap(THERE, migration=each), "heir.id") for each in (WEB, DB, FAR)],
         *[(ALL, a_swap(THERE, returns=each), "returns") for each in (WEB, DB)],
         (ALL, a_swap(THERE, returns=CLEANUP, cleanup=CLEANUP), "heir.id"),
@@ -244,6 +245,88 @@ def test_groups_and_quotas_allow_this_or_refuse_it(ledger: Ledger, order: ClaimO
     assert [type(each) for each in decision.verdicts] == [said], decision.verdicts
 
 
+def on(host: ProviderId, vcpus: int) -> Share:
+    return a_share(host, amounts(host, VCPU=vcpus))
+
+
+SMALLER, SAME = (a_swap(on(OTHER_HOST, vcpus), migration=MIGRATION) for vcpus in (1, 2))
+BACK = a_swap(on(HOST, 2), held=2, attempt=3, returns=MIGRATION)
+
+
+@pytest.mark.parametrize(
+    ("orders", "said", "held", "counted", "generation"),
+    [
+        # What an instance gave up counts until it cannot come back: others do not get it, and a way back is judged by no quota.
+        ([SMALLER], [Claimed], {WEB: (OTHER_HOST, 1), MIGRATION: (HOST, 2)}, (2, 1), 5),
+        ([SMALLER, of_vcpus(1, DB)], [Claimed, QuotaExceeded], {}, (2, 1), 5),
+        ([SMALLER, BACK], [Claimed] * 2, {WEB: (HOST, 2), MIGRATION: None}, (2, 1), 6),
+        ([SMALLER, a_release(MIGRATION)], [Claimed, Released], {MIGRATION: None}, (1, 1), 5),
+        (
+            [SMALLER, a_release(MIGRATION), of_vcpus(1, DB)],
+            [Claimed, Released, Claimed],
+            {DB: (OTHER_HOST, 1)},
+            (2, 2),
+            5,
+        ),
+        ([SAME], [Claimed], {WEB: (OTHER_HOST, 2), MIGRATION: (HOST, 2)}, (2, 1), 5),
+        ([SAME, a_release(MIGRATION)], [Claimed, Released], {MIGRATION: None}, (2, 1), 5),
+        # A silent host keeps all, and its project is not charged for it.
+        (
+            [a_swap(on(OTHER_HOST, 2), cleanup=CLEANUP)],
+            [Claimed],
+            {WEB: (OTHER_HOST, 2), CLEANUP: (HOST, 2)},
+            (2, 1),
+            5,
+        ),
+        # On one host the migration holds what the instance needs to come back.
+        (
+            [a_swap(on(HOST, 1), migration=MIGRATION)],
+            [Claimed],
+            {WEB: (HOST, 1), MIGRATION: (HOST, 1)},
+            (2, 1),
+            5,
+        ),
+        ([a_swap(on(HOST, 2), migration=MIGRATION)], [Claimed], {WEB: (HOST, 2)}, (2, 1), 5),
+        # Who comes again is told what is held; a generation is never lower than the attempt.
+        ([SMALLER, SMALLER], [Claimed, AlreadyClaimed], {}, (2, 1), 5),
+        ([a_swap(on(OTHER_HOST, 2), attempt=8)], [Claimed], {WEB: (OTHER_HOST, 2)}, (2, 1), 8),
+        ([a_release(WEB)], [Released], {WEB: None}, (0, 0), 4),
+    ],
+    ids=itertools.count(),
+)
+def test_a_move_counts_once_and_its_way_back_is_judged_by_no_quota(
+    orders: list[ClaimOrder],
+    said: list[type],
+    held: Mapping[ConsumerId, tuple[ProviderId, int] | None],
+    counted: tuple[int, int],
+    generation: int,
+) -> None:
+    """An instance with two VCPU, of a project that may have no more."""
+    quota = Quota("shop", limits={"VCPU": 2}, used={"VCPU": 2, INSTANCES: 1})
+    row = structs.replace(living(), generation=4)
+    ledger = structs.replace(a_ledger(row, held={WEB: amounts(HOST, VCPU=2)}), quotas={"shop": quota})
+    before = ledger.providers[HOST.int]
+    ledger = structs.replace(
+        ledger, providers=ledger.providers | {HOST.int: structs.replace(before, used={"VCPU": 2})}
+    )
+
+    decision = decide(ledger, *orders)
+
+    assert [type(each) for each in decision.verdicts] == said
+    now = {who: {(each.provider, each.amount) for each in has} for who, has in decision.changes.held}
+    assert {who: now.get(who, set()) for who in held} == {
+        who: {where} if where else set() for who, where in held.items()
+    }
+    (used,) = [each.used for each in decision.changes.quotas or (quota,)]
+    assert (used.get("VCPU", 0), used.get(INSTANCES, 0)) == counted
+    (web,) = [each for each in decision.changes.consumers if each.id == WEB]
+    assert web.generation == generation
+    everything = [one for has in ({WEB: {(HOST, 2)}} | now).values() for one in has]
+    for touched in decision.changes.touched:
+        there = sum(amount for which, amount in everything if which == touched.provider)
+        assert touched.used.get("VCPU", 0) == there
+
+
 def test_a_sender_may_change_only_its_own_cell() -> None:
     asked = [Sent(a_claim(), speaks_for="c2"), Sent(a_claim(who=DB), speaks_for=CELL)]
 
@@ -290,6 +373,49 @@ def test_a_way_back_to_a_host_without_a_place_there_is_held_to_the_limit() -> No
     assert judged(ledger, back) == DoesNotFit(
         shortfalls=(), full=HostFull(host=HOST, instances=1, instances_max=1)
     )
+
+
+@pytest.mark.parametrize("group", [None, GROUP])
+@pytest.mark.parametrize(
+    ("kept", "generation"),
+    [
+        ({HOST: 2}, 5),
+        # A reshape has moved it within the tree meanwhile.
+        ({NUMA: 2}, 6),
+        ({HOST: 1, NUMA: 1}, 6),
+        ({NUMA: 3}, 6),
+        # It may have taken some of it away.
+        ({NUMA: 1}, None),
+        ({OTHER_HOST: 2}, None),
+    ],
+)
+def test_a_way_back_to_a_full_host_gets_what_its_migration_has_kept(
+    kept: dict[ProviderId, int], generation: int | None, group: ServerGroup | None
+) -> None:
+    id_ = None if group is None else group.id
+    web = structs.replace(living(attempt=2), generation=4, host=OTHER_HOST, group=id_)
+    migration = structs.replace(living(MIGRATION), type="MIGRATION", group=id_)
+    holds = tuple(each for which, amount in kept.items() for each in amounts(which, VCPU=amount))
+    full = InventoryState(total=2, used=2)
+    ledger = a_ledger(
+        *(web, migration), held={WEB: amounts(OTHER_HOST, VCPU=2), MIGRATION: holds}, inventory=full
+    )
+    if group is not None:
+        book = GroupBook(GroupRow(group, "shop"), ((WEB, OTHER_HOST), (MIGRATION, HOST)))
+        ledger = structs.replace(ledger, groups={group.id: book})
+
+    decision = decide(ledger, a_swap(on(HOST, 2), held=2, attempt=3, returns=MIGRATION, group=group))
+
+    if generation is None:
+        assert isinstance(decision.verdicts[0], DoesNotFit)
+        return
+    assert decision.verdicts == (Claimed(),)
+    (row,) = [each for each in decision.changes.consumers if each.id == WEB]
+    assert (row.generation, row.attempt, row.host, row.group) == (generation, 3, HOST, id_)
+    has = dict(decision.changes.held)
+    assert sum(each.amount for each in has[WEB]) == 2
+    assert {each.provider for each in has[WEB]} == {*kept}
+    assert has[MIGRATION] == ()
 
 
 def test_a_cleanup_that_was_released_before_its_swap_keeps_nothing() -> None:
