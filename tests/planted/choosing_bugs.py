@@ -26,7 +26,7 @@ from scheduler_worker.outbox import CellDispatch, Outbox, OutboxTransaction
 from scheduler_worker.replica import CatchingUp, Progress, Replica
 from scheduler_worker.requests import cell_events
 from scheduler_worker.requests.reading import Search
-from tests.planted.replacing import ANY_CLOUD, planted, planted_as, planted_by, replaced
+from tests.planted.replacing import ANY_CLOUD, planted, planted_as, planted_by, replaced, rewritten
 
 
 # A gap in the feed's positions is ignored.
@@ -127,6 +127,12 @@ def first_way_told_twice(real: Any, self: Any, row: int) -> Any:
 planted_by("a host is its own alternate", AlternatePools, "next_for", world="demands")(
     lambda real: lambda self, row, cell: [row, *real(self, row, cell)]
 )
+
+
+@planted_as("of several instances one has its own host as its alternate")
+def own_host_among_alternates() -> AbstractContextManager[None]:
+    """The alternates that an instance gets in its turn may be the host that was chosen for it."""
+    return rewritten(AlternatePools, "next_for", "if row in found:", "if False:")
 
 
 # A host keeps the zone that it had first, whatever becomes of its aggregates.

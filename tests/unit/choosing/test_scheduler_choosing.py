@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+import pytest
 from msgspec import structs
 
 from engine.choosing.choosing import Chosen, choose, choose_together
@@ -54,6 +55,19 @@ def test_the_host_with_the_most_room_is_chosen_and_the_next_best_are_its_alterna
     assert only.cell == "c1"
     assert only.choice.name == "h0"
     assert [other.name for other in only.alternates] == ["h3", "h6"]
+
+
+@pytest.mark.parametrize(("hosts", "alternates"), [(4, 2), (4, 3), (5, 1), (7, 3)])
+def test_several_instances_take_turns_with_alternates_and_none_has_its_own_host_among_them(
+    hosts: int, alternates: int
+) -> None:
+    found = chosen(equals(hosts), *[a_spec()] * 3 * hosts, alternates=alternates)
+    others = [[each.name for each in one.alternates] for one in found]
+
+    assert all(
+        len({*names, one.choice.name}) == alternates + 1 for names, one in zip(others, found, strict=True)
+    )
+    assert len({*map(tuple, others)}) > 1
 
 
 def test_a_batch_does_not_herd_onto_one_host() -> None:

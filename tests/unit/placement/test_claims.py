@@ -304,11 +304,10 @@ def test_a_move_counts_once_and_its_way_back_is_judged_by_no_quota(
     """An instance with two VCPU, of a project that may have no more."""
     quota = Quota("shop", limits={"VCPU": 2}, used={"VCPU": 2, INSTANCES: 1})
     row = structs.replace(living(), generation=4)
-    ledger = structs.replace(a_ledger(row, held={WEB: amounts(HOST, VCPU=2)}), quotas={"shop": quota})
-    before = ledger.providers[HOST.int]
-    ledger = structs.replace(
-        ledger, providers=ledger.providers | {HOST.int: structs.replace(before, used={"VCPU": 2})}
-    )
+    full = structs.replace(a_ledger(row, held={WEB: amounts(HOST, VCPU=2)}), quotas={"shop": quota})
+    providers = dict(full.providers)
+    providers[HOST.int] = structs.replace(providers[HOST.int], used={"VCPU": 2})
+    ledger = structs.replace(full, providers=providers)
 
     decision = decide(ledger, *orders)
 
