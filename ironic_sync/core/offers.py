@@ -148,7 +148,7 @@ def _traits_of(node: Node, standard_traits: AbstractSet[str]) -> tuple[tuple[str
     """
     taken, left_out = [], []
     for trait in sorted(set(node.traits)):
-        if len(trait) <= NAME_MAX and (trait in standard_traits or _CUSTOM_TRAIT.match(trait)):
+        if trait in standard_traits or _CUSTOM_TRAIT.match(trait):
             taken.append(trait)
         else:
             left_out.append(f"trait {_shown(trait)} is left out: neither CUSTOM_ nor a standard name")

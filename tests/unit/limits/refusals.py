@@ -20,6 +20,7 @@ from bus.memory import MemoryBroker
 from bus.message import LINES, Envelope, Message, Parcel
 from bus.messages.build import BuildInstance, BuildRejected, DeleteInstance
 from bus.messages.cell import AskConsole
+from bus.messages.cloud import WorkerAlive
 from bus.messages.hosts import SetAggregate
 from bus.messages.moves import MoveWait
 from bus.rabbit.parcels import why_unfit
@@ -178,6 +179,14 @@ async def asked_with(keys: int) -> str:
     return answer.text if f"{keys} keys" in answer.text else ""
 
 
+def fetched_drive_of(size: int) -> None:
+    with TemporaryDirectory() as place:
+        fetched = Path(place, "fetched")
+        with fetched.open("wb") as file:
+            file.truncate(size)
+        make_config_drive("http://a", Path(place, "drive"), InstanceId(UUID(int=1)), "a", lambda _: fetched)
+
+
 def config_drive_of(size: int) -> None:
     packed = base64.b64encode(gzip.compress(bytes(size), 1)).decode()
     with TemporaryDirectory() as place:
@@ -199,6 +208,19 @@ async def image_at(length: int) -> str:
 
 def node_of_class(length: int) -> str:
     return " ".join(reasons_against(a_node(resource_class="x" * (length - len("CUSTOM_")))))
+
+
+def told_in(year: int) -> str:
+    told = WorkerAlive(
+        cell="c1",
+        worker="w",
+        role="compute",
+        release="1",
+        started_at=NOON,
+        told_at=datetime(year, 6, 1, tzinfo=UTC),
+    )
+    read = CODEC.decode(encode(Envelope(message=told, id="1")))
+    return read.reason if isinstance(read, Unreadable) else ""
 
 
 def deleted_in(year: int) -> str:
@@ -297,10 +319,10 @@ REFUSED: dict[str, Case | tuple[Case, ...]] = {
     ),
     "compute_sim/libvirt/core/machine.py CPU_MAX": lambda n: str(read_cpus(str(n)) and ""),
     "compute_sim/libvirt/disks.py UNCOUNTED_GB_MAX": lambda n: disk_size("i", n << 30, 0, 0),
-    "compute_sim/libvirt/disks.py BYTES_MAX": config_drive_of,
+    "compute_sim/libvirt/disks.py BYTES_MAX": (config_drive_of, fetched_drive_of),
     "compute_sim/libvirt/images.py _URL_MAX": image_at,
     "ironic_sync/core/offers.py NAME_MAX": node_of_class,
-    "kit/times.py YEAR_MAX": deleted_in,
+    "kit/times.py YEAR_MAX": (deleted_in, told_in),
     "moor/dashboard/actions.py UNDER_WAY_MAX": orders_of_a_dashboard,
     # The page that asked says how much it may be.
     "moor/dashboard/rendering.py NUMBER_MAX": lambda n: "" if is_number(str(n)) else f"at most {NUMBER_MAX}",

@@ -1,8 +1,8 @@
 """Each limit of the product has a row: as much is taken, and one more is refused with the number that is allowed; or a reason why nobody is refused."""
 
-import ast
 import importlib
 import inspect
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 
+from tests.unit.limits.kept import KEPT
 from tests.unit.limits.refusals import REFUSED, Case
 from tests.unit.limits.unrefused import SEEN, WHY
 from tests.unit.test_class_names import ROOMS, ROOT
 
+LIMIT = re.compile(r"\b_?[A-Z][A-Z0-9_]*_MAX\b")
+DEFINED = re.compile(r"^ {0,4}([\w, ]*_MAX[\w, ]*)(?:: [^=\n]+)? = ", re.MULTILINE)
+IMPORTED = re.compile(r"^from ([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
+# In a type, or in an option of a command.
+STATED = re.compile(r"\b(?:Meta|option)\(([^()]*)")
 CASES = [
     (limit, case)
     for limit, cases in REFUSED.items()
@@ -49,13 +55,20 @@ async def test_as_much_as_a_limit_is_taken_and_one_more_is_refused_with_the_limi
     assert any(each in refused for each in (f"{most}", f"{most:,}", f"{most:g}")), refused
 
 
+@pytest.mark.parametrize("limit", KEPT)
+def test_as_much_as_a_limit_is_kept_and_no_more(limit: str) -> None:
+    most, kept = value_of(limit), KEPT[limit]
+
+    assert (kept(most - 1), kept(most), kept(most + 1)) == (most - 1, most, most)
+
+
 # The limits of the product
 
 
 def test_each_limit_has_one_row_or_one_reason() -> None:
-    """Write a row for a new limit: by what a sender comes to it (refusals.py), the test that does so, or what happens instead (unrefused.py)."""
+    """Write a row for a new limit: by what a sender comes to it (refusals.py, kept.py), the test that does so, or what happens instead (unrefused.py)."""
     reasons = [f"{file} {name}" for files in WHY.values() for file, names in files.items() for name in names]
-    rows = Counter([*REFUSED, *SEEN, *reasons])
+    rows = Counter([*REFUSED, *KEPT, *SEEN, *reasons])
     defined, stated = all_limits()
 
     assert sorted(rows - Counter(set(rows))) == [], "these have two"
@@ -70,32 +83,21 @@ def test_the_tests_that_see_a_limit_are_there() -> None:
 
 def all_limits() -> tuple[set[str], set[str]]:
     """Each `..._MAX` that the rooms define, by its file and name; and those that a type or an option states (test_fields.py)."""
-    trees = {path: ast.parse(path.read_text()) for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    files = {path: path.read_text() for room in ROOMS for path in (ROOT / room).rglob("*.py")}
     defined = {
-        f"{path.relative_to(ROOT)} {name}" for path, tree in trees.items() for name in defined_in(tree)
+        f"{path.relative_to(ROOT)} {name}"
+        for path, text in files.items()
+        for names in DEFINED.findall(text)
+        for name in LIMIT.findall(names)
     }
-    return defined, {limit for path, tree in trees.items() for limit in stated_in(path, tree)}
+    return defined, {limit for path, text in files.items() for limit in stated_in(path, text)}
 
 
-def defined_in(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id.endswith("_MAX"):
-            yield node.id
-
-
-def stated_in(path: Path, tree: ast.Module) -> Iterator[str]:
+def stated_in(path: Path, text: str) -> Iterator[str]:
     homes = {
-        name.asname or name.name: f"{str(node.module).replace('.', '/')}.py {name.name}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for name in node.names
+        name: f"{module.replace('.', '/')}.py {name}"
+        for module, names in IMPORTED.findall(text)
+        for name in LIMIT.findall(names)
     }
-    for call in ast.walk(tree):
-        if (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Name)
-            and call.func.id in ("Meta", "option")
-        ):
-            for each in ast.walk(call):
-                if isinstance(each, ast.Name):
-                    yield homes.get(each.id, f"{path.relative_to(ROOT)} {each.id}")
+    for stated in STATED.findall(text):
+        yield from (homes.get(name, f"{path.relative_to(ROOT)} {name}") for name in LIMIT.findall(stated))
