@@ -196,10 +196,13 @@ def with_lost_instance(row: NodeRow) -> NodeRow:
     """If Ironic has deleted a node with an active instance of ours, or has both again, the row with a message to the
     instance's conductor.
 
-    The instance and its claim stay: the node may have been deleted by mistake, or Ironic may have said so by mistake.
+    The instance and its claim stay: the node may have been deleted by mistake, or Ironic may have said so by mistake. Of a node of which
+    something was heard after its deletion nothing is told before it is read.
     """
     done = row.deployed
     if done is None or row.deploy is not None or row.is_deleted == done.is_lost:
+        return row
+    if row.is_deleted and row.is_doubted:
         return row
     if done.is_lost and not _is_there(row, done):
         return row
