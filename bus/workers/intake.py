@@ -404,9 +404,13 @@ class Intake:
         The broker gives messages to processes in turn. So without this, two that take turns may each come to the process that failed at
         it, at every try.
         """
-        if self._open.pop(held.tag, None) is held:
-            with suppress(Interrupted):
-                await held.consuming.give_back(held.tag)
+        if self._open.get(held.tag) is not held:
+            return
+        with suppress(Interrupted):
+            await held.consuming.give_back(held.tag)
+        # It is in hand until then: all before a later one may be acknowledged together.
+        if self._open.get(held.tag) is held:
+            del self._open[held.tag]
 
     async def _take_apart(self, held: OpenParcel, lines: Sequence[bytes]) -> None:
         """Return each message of a parcel to the queue by itself. The parcel is acknowledged when the queue has all of them."""

@@ -150,6 +150,9 @@ async def test_one_at_which_two_processes_meet_a_bug_is_given_up_with_its_traceb
     assert letter.attempts == 1
 
 
+PAUSE_MS = 200
+
+
 class Even(random.Random):
     """Draws every pause as long as it may be, so that messages which took turns take the same turns again."""
 
@@ -166,14 +169,17 @@ async def test_messages_that_take_turns_do_not_come_to_the_process_that_failed_a
         raise RuntimeError("a bug of ours")
 
     memory = Remembering(always)
-    even = varied(SETTINGS, RETRY_DELAY_MS_FIRST=60, RETRY_DELAY_MS_MAX=60)
+    even = varied(SETTINGS, RETRY_DELAY_MS_FIRST=PAUSE_MS, RETRY_DELAY_MS_MAX=PAUSE_MS)
+    clock = asyncio.get_running_loop().time
     async with (
         working(broker, memory, name="first", settings=even, chance=Even()) as first,
         working(broker, memory, name="second", settings=even, chance=Even()) as second,
     ):
-        # The second comes while the first waits: one of each process, in turn.
+        # The second comes in the middle of the pause of the first: one of each process, in turn.
         await send(broker, parcel(line(order(1))))
         await until(lambda: first.intake.put_back + second.intake.put_back == 1, "a process has failed at it")
+        middle_s = clock() + PAUSE_MS / 2000
+        await until(lambda: clock() >= middle_s, "half of the pause is over")
         await send(broker, parcel(line(order(2))))
         letters = await dead_letters(broker, 2)
 
