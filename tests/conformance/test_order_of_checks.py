@@ -70,6 +70,7 @@ def upstream() -> Iterator[Upstream]:
         process.terminate()
 
 
+@pytest.mark.timeout(900)
 @SEEDS
 def test_both_report_the_same_one_of_several_errors(upstream: Upstream, seeds: range) -> None:
     count = refused = done = 0

@@ -41,6 +41,7 @@ WORKERS = {
     "conductor": (f"moor-conductor-{CELL}", f"moor_conductor_{CELL}"),
     "compute": (f"moor-compute-{CELL}", ""),
 }
+PLACEMENT_API = ("moor-placement-api", "moor_placement_api")
 # It logs in to the broker by its certificate, and by no password.
 BY_CERTIFICATE = "moor-scheduler"
 LONG_AGO = datetime.now(UTC) - timedelta(days=1)
@@ -132,7 +133,7 @@ class Deployment:
             "--listen": f"127.0.0.1:{self.port}",
         }
         options = [part for each in flags.items() for part in each]
-        environment = self.environment("moor-placement-api", "moor_placement_api")
+        environment = self.environment(*PLACEMENT_API)
         async with started("run", "placement-api", *options, **environment) as process:
             yield process
 
@@ -266,7 +267,7 @@ async def test_a_cloud_runs_by_certificates_and_takes_renewed_ones_without_a_sto
 
             # Every certificate is issued anew, at the clients and at the servers.
             first = await shown_by_placement(deployment)
-            for user, role in WORKERS.values():
+            for user, role in (*WORKERS.values(), PLACEMENT_API):
                 deployment.environment(user, role)
             deployment.certificates.server("placement-api")
             deployment.certificates.issue_servers()
@@ -277,6 +278,8 @@ async def test_a_cloud_runs_by_certificates_and_takes_renewed_ones_without_a_sto
             async with asyncio.timeout(PATIENCE_S):
                 while await shown_by_placement(deployment) == first:
                     await asyncio.sleep(0.1)
+                # Nothing else has it ask its database again so soon.
+                assert await asked_of_placement(deployment, deployment.certificates.client("nova")) == "200"
                 while (after := await deployment.sessions()).keys() < before.keys():
                     await asyncio.sleep(0.1)
             assert all(not after[role] & before[role] for role in before)

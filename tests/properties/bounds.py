@@ -12,5 +12,8 @@ BOUNDED = settings(
     suppress_health_check=[HealthCheck.too_slow],
 )
 
+# The longest of the proof takes two minutes of a processor that it has alone.
+TIMEOUT_S = 900
+
 # For properties on which all others rest.
 THOROUGH = settings(BOUNDED, max_examples=250)

@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import groupby
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Struct, structs
@@ -38,7 +39,7 @@ from placement_worker.admin_writes import WRITES, write_reshapes
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, consumer, provider
 from tests.contracts.store_client import StoreClient
 from tests.properties.admin_oracle import AdminOracle
-from tests.properties.bounds import THOROUGH
+from tests.properties.bounds import THOROUGH, TIMEOUT_S
 from tests.stores_in_memory import MemoryPlacementStore
 
 CONSUMERS = tuple(consumer(name) for name in ("web", "db"))
@@ -221,6 +222,7 @@ async def written(client: StoreClient, batch: tuple[Write, ...]) -> list[str]:
     return [type(verdict).__name__ for verdict in verdicts]
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 def test_every_sequence_in_any_batches_ends_as_the_keeper_says() -> None:
     met: Counter[tuple[str, str]] = Counter()
 

@@ -5,6 +5,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 
 from bus.message import type_of
@@ -25,7 +26,7 @@ from engine.refusals import (
 )
 from tests.contracts.placement_orders import HORIZON, NOON, a_release
 from tests.contracts.store_client import StoreClient
-from tests.properties.bounds import THOROUGH
+from tests.properties.bounds import THOROUGH, TIMEOUT_S
 from tests.properties.oracle import Amounts, Oracle, PlainInventory, PlainProvider, Said, summed
 from tests.properties.worlds import CELLS, CONSUMERS, PARENTS, Restock, World, report_of, worlds
 from tests.stores_in_memory import MemoryPlacementStore
@@ -33,6 +34,7 @@ from tests.stores_in_memory import MemoryPlacementStore
 Usage = dict[tuple[ProviderId, str], int]
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
     met: Counter[tuple[str, object]] = Counter()
 

@@ -16,6 +16,7 @@ from engine.inventories import InventoryState, ProviderState, Vocabulary
 from engine.requests import InstanceSpec, read_request
 from tests.contracts.placement_orders import an_id, provider
 from tests.plugins import standard_plugins
+from tests.properties.bounds import TIMEOUT_S
 from tests.properties.guest_oracle import SmallGuest, SmallHost, SmallProvider
 from tests.unit.choosing.scheduler_worlds import a_picture, a_state
 
@@ -181,6 +182,7 @@ def structs_near(guest: SmallGuest) -> SmallGuest:
 
 
 # The worlds of the fourth guest are most of them.
+@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("guests", [3, pytest.param(4, marks=pytest.mark.proof)])
 @pytest.mark.parametrize("host", [CELLS, FLAT], ids=["cells", "flat"])
 def test_each_of_several_guests_fits_exactly_if_brute_force_finds_a_placement(

@@ -264,7 +264,9 @@ def test_the_conductor_of_an_instance_hears_once_that_its_node_is_deleted() -> N
     assert with_lost_instance(busy) is busy, "the undeploy ends it"
 
     doubted = structs.replace(row, is_deleted=True, is_doubted=True)
-    assert with_lost_instance(doubted) is doubted, "something was heard after its deletion, so it is read first"
+    assert with_lost_instance(doubted) is doubted, (
+        "something was heard after its deletion, so it is read first"
+    )
 
 
 def test_the_conductor_hears_once_that_the_node_is_back_with_the_instance_beyond_doubt() -> None:
