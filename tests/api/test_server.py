@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from kit import http_server
 from kit.health import BadAddressError, Listen, read_listen
 from kit.http_server import HttpServer
 from kit.process import hangups_heard
@@ -125,6 +126,23 @@ async def test_a_body_that_is_too_long_or_grows_so_while_it_is_sent_is_cut_off()
 
             assert heard.startswith(b"HTTP/1.1 413 ")
             assert b"%d bytes, and at most %d are allowed" % (most + 1, most) in heard
+
+
+@pytest.mark.asyncio
+async def test_beyond_the_connections_that_there_may_be_the_next_is_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_server, "_CONNECTIONS_MAX", 3)
+    question = b"GET /things HTTP/1.1\r\nconnection: close\r\n\r\n"
+    async with serving() as server:
+        held = [await asyncio.open_connection("127.0.0.1", server.listen.port)]
+        one_left = await heard_from(server.listen.port, question)
+        held.append(await asyncio.open_connection("127.0.0.1", server.listen.port))
+        none_left = await heard_from(server.listen.port, question)
+        for _, writer in held:
+            writer.close()
+
+    assert (one_left[:13], none_left[:13]) == (b"HTTP/1.1 200 ", b"HTTP/1.1 503 ")
 
 
 @pytest.mark.asyncio

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import gzip
 import json
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,21 +14,27 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import UUID
 
+import bcrypt
 from msgspec import structs
 
+from bus.broker import Origin
 from bus.codec import CODEC, encode, lines_of
 from bus.memory import MemoryBroker
 from bus.message import LINES, Envelope, Message, Parcel
+from bus.messages.audit import MendInstance
 from bus.messages.build import BuildInstance, BuildRejected, DeleteInstance
 from bus.messages.cell import AskConsole
 from bus.messages.cloud import WorkerAlive
 from bus.messages.hosts import SetAggregate
 from bus.messages.moves import MoveWait
 from bus.rabbit.parcels import why_unfit
+from bus.rabbit.undocumented import table
 from bus.unix_socket.server import serve_unix
 from bus.unreadable import Unreadable
 from bus.workers.authority import BrokerFacts, wrong_reply_to
+from bus.workers.dead_letters import Parked, parked_of, retry_parcel
 from bus.workers.handling import Answer, ReadOnly
+from bus.workers.running import STAGES
 from compute_sim.libvirt.core.machine import read_cpus
 from compute_sim.libvirt.disks import disk_size, make_config_drive
 from compute_sim.libvirt.images import downloaded
@@ -48,9 +55,12 @@ from moor.dashboard.rendering import NUMBER_MAX, is_number
 from nova_bridge.cloud import NotHeard, read_notification
 from nova_bridge.envelope import Fields, read_envelope
 from nova_bridge.selection import InstancesByService
+from placement_worker.api.auth import PASSWORD_BYTES_MAX, BasicAuthentication, User
+from placement_worker.api.values import ApiError
 from scheduler_worker.aggregates import AggregateMembership
-from scheduler_worker.cells import ConsoleRelay
+from scheduler_worker.cells import ConsoleRelay, StageHistory
 from scheduler_worker.core.aggregates import changed
+from scheduler_worker.core.instances.lifecycle import mended
 from scheduler_worker.core.instances.moves import problem_with
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.wiring import STANDARD
@@ -305,6 +315,63 @@ def label(length: int, start: str = "") -> str:
     return start + "x" * (length - len(start))
 
 
+async def login_of(length: int) -> str:
+    """Only as much of a password counts as bcrypt reads."""
+    password = b"x" * length
+    users = {"ann": User(bcrypt.hashpw(password[:PASSWORD_BYTES_MAX], bcrypt.gensalt(4)))}
+    header = base64.b64encode(b"ann:" + password).decode()
+    try:
+        await BasicAuthentication(users).caller({"authorization": f"Basic {header}"})
+    except ApiError:
+        return "refused"
+    return ""
+
+
+def mend_of(sequence: int) -> str:
+    row = a_row()
+    of_cell = structs.replace(row.told, sequence=sequence)
+    return "" if mended(row, MendInstance(seen=row.told.sequence, instance=of_cell)) else "nothing is done"
+
+
+def tried_before(count: int) -> str:
+    parcel = retry_parcel(b"", "placement.work", Origin("", "", "e", "k"), Parked(count))
+    return "" if parked_of(parcel).attempts == count else "not believed"
+
+
+def table_in_tables(depth: int) -> str:
+    inner = struct.pack(">I", 0)
+    for _ in range(depth - 1):
+        inner = struct.pack(">I", len(inner) + 3) + b"\x01aF" + inner
+    found: Any = table(inner)[1]
+    while found:
+        found = found["a"]
+    return "" if found == {} else "not decoded"
+
+
+def built(count: int) -> str:
+    stage = STAGES[0]
+    beat = WorkerAlive(
+        cell="c1",
+        worker="w",
+        role=stage.role,
+        release="1",
+        started_at=NOON,
+        told_at=NOON,
+        stages={stage.name: (count,)},
+    )
+    history = StageHistory(lambda: NOON)
+    history.hear(beat, None)
+    return "" if history.times() else "not counted"
+
+
+# Of these a stranger hears nothing, or nobody waits for an answer.
+UNTOLD: Mapping[str, Case] = {
+    "bus/messages/build.py SEQUENCE_FROM_CELL_MAX": mend_of,
+    "bus/rabbit/undocumented.py DEPTH_MAX": table_in_tables,
+    "bus/workers/dead_letters.py COUNT_MAX": tried_before,
+    "placement_worker/api/auth.py PASSWORD_BYTES_MAX": login_of,
+    "scheduler_worker/cells.py GROWTH_MAX": built,
+}
 # By the file and the name of the limit.
 REFUSED: dict[str, Case | tuple[Case, ...]] = {
     "bus/broker.py BODY_BYTES_MAX": published(lambda n: {"body": b"x" * n}),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.limits.kept import KEPT
-from tests.unit.limits.refusals import REFUSED, Case
+from tests.unit.limits.refusals import REFUSED, UNTOLD, Case
 from tests.unit.limits.unrefused import SEEN, WHY
 from tests.unit.test_class_names import ROOMS, ROOT
 
@@ -55,6 +55,14 @@ async def test_as_much_as_a_limit_is_taken_and_one_more_is_refused_with_the_limi
     assert any(each in refused for each in (f"{most}", f"{most:,}", f"{most:g}")), refused
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("limit", UNTOLD)
+async def test_as_much_as_a_limit_counts_and_one_more_does_not(limit: str) -> None:
+    most = value_of(limit)
+
+    assert (await said(UNTOLD[limit], most) == "", await said(UNTOLD[limit], most + 1) != "") == (True, True)
+
+
 @pytest.mark.parametrize("limit", KEPT)
 def test_as_much_as_a_limit_is_kept_and_no_more(limit: str) -> None:
     most, kept = value_of(limit), KEPT[limit]
@@ -68,7 +76,7 @@ def test_as_much_as_a_limit_is_kept_and_no_more(limit: str) -> None:
 def test_each_limit_has_one_row_or_one_reason() -> None:
     """Write a row for a new limit: by what a sender comes to it (refusals.py, kept.py), the test that does so, or what happens instead (unrefused.py)."""
     reasons = [f"{file} {name}" for files in WHY.values() for file, names in files.items() for name in names]
-    rows = Counter([*REFUSED, *KEPT, *SEEN, *reasons])
+    rows = Counter([*REFUSED, *UNTOLD, *KEPT, *SEEN, *reasons])
     defined, stated = all_limits()
 
     assert sorted(rows - Counter(set(rows))) == [], "these have two"

@@ -21,6 +21,7 @@ SEEN: Mapping[str, str] = {
     "ironic_sync/core/reports.py EPOCH_RAISES_MAX": "tests/unit/ironic/test_reports.py::test_a_reporter_that_raises_its_epoch_again_and_again_keeps_the_provider",
     "ironic_sync/core/settling.py ENDED_MAX": "tests/unit/ironic/test_orders.py::test_tombstones_are_bounded_and_each_instance_has_its_latest",
     "kit/metrics.py VALUES_MAX": "tests/unit/test_metrics_page.py::test_values_of_other_programs_are_limited",
+    "kit/http_server.py _CONNECTIONS_MAX": "tests/api/test_server.py::test_beyond_the_connections_that_there_may_be_the_next_is_told_to_come_again",
     "moor/client/dead_letters.py DECIDED_S_MAX": "tests/unit/moor/test_dead_letters.py::test_letters_are_found_by_their_handles_and_a_blocked_broker_ends_the_wait",
     "moor/client/dead_letters.py LETTERS_MAX": "tests/unit/moor/test_dead_letters.py::test_a_letter_behind_all_that_are_listed_is_found_by_its_queue_and_by_its_handle",
     "moor/dashboard/access.py FORM_BYTES_MAX": "tests/unit/moor/test_dashboard_orders.py::test_odd_fields_are_refused_with_what_is_wrong",
@@ -218,17 +219,8 @@ WHY: Mapping[str, Limits] = {
         "scheduler_worker/store_sql/values.py": ["READ_MAX"],
     },
     "what a stranger says beyond it counts as nothing, or as not said": {
-        "bus/messages/build.py": ["SEQUENCE_FROM_CELL_MAX"],
-        "bus/rabbit/undocumented.py": ["DEPTH_MAX"],
-        "bus/workers/dead_letters.py": ["COUNT_MAX"],
         "compute_sim/guests.py": ["ASKED_BEFORE_MAX"],
         "compute_sim/libvirt/disks.py": ["_BACKING_MAX", "_CLUSTER_MAX", "_OVERLAYS_MAX"],
-        "scheduler_worker/cells.py": ["GROWTH_MAX"],
-    },
-    "a library refuses beyond it": {
-        "kit/http_server.py": ["_CONNECTIONS_MAX"],
-        # A password that is too long for bcrypt is wrong, and a stranger hears no more.
-        "placement_worker/api/auth.py": ["PASSWORD_BYTES_MAX"],
     },
     "no limit: where one kind ends and the next begins, a value of a setting, or the name of a key": {
         "compute_sim/libvirt/core/machine.py": ["SMALL_PAGE_KIB_MAX"],
