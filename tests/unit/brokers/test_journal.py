@@ -147,6 +147,53 @@ async def test_acknowledged_parcels_are_gone_and_held_ones_are_redelivered_once(
     ]
 
 
+async def test_a_parcel_that_came_back_several_times_has_come_back_so_often_after_a_kill(
+    journal_path: Path,
+) -> None:
+    with journaled_broker(journal_path) as broker:
+        async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
+            await publish_bodies(connection, 1)
+            for _ in range(3):
+                async with connected(broker.as_user()) as reader:
+                    await receive(await reader.open_consuming(WORK.name, prefetch=1), 1)
+                await until_written(connection)
+
+            with found_after_a_kill(journal_path) as found:
+                assert [each.returns for each in await waiting(found)] == [3]
+
+
+async def test_what_nobody_waits_for_is_written_too(journal_path: Path) -> None:
+    async def are(*expected: tuple[int, int]) -> bool:
+        with found_after_a_kill(journal_path) as found:
+            return [(int(each.parcel.body), each.returns) for each in await waiting(found)] == [*expected]
+
+    with journaled_broker(journal_path) as broker:
+        async with connected(broker.as_user(), world()) as connection:
+            await publish_bodies(connection, 1, 2)
+            consuming = await connection.open_consuming(WORK.name, prefetch=1)
+            (held,) = await receive(consuming, 1)
+            await until(lambda: are((1, 1), (2, 0)), "the delivery is written")
+            await consuming.acknowledge(held.tag)
+            await until(lambda: are((2, 1)), "the acknowledgement is written, and the next delivery")
+
+
+async def test_a_queue_that_is_deleted_before_its_parcels_are_written_takes_only_its_own_along(
+    journal_path: Path,
+) -> None:
+    with journaled_broker(journal_path) as broker:
+        async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
+            publishing = await connection.open_publishing()
+            unwritten = asyncio.create_task(publishing.publish(parcel(5)))
+            await asyncio.sleep(0)
+            broker.host.delete_queue(WORK.name)
+            await connection.declare(world(WORK, OTHER))
+            assert await within_patience(unwritten) is Receipt.CONFIRMED
+
+            with found_after_a_kill(journal_path) as found:
+                assert not await waiting(found)
+                assert bodies(await waiting(found, OTHER.name)) == [5]
+
+
 async def test_an_end_with_wrong_bytes_in_it_is_dropped_and_nothing_before_it(journal_path: Path) -> None:
     with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world()) as connection:
@@ -222,6 +269,19 @@ async def test_a_journal_of_another_version_is_refused_with_both_versions(journa
 
     with (
         pytest.raises(JournalUnreadableError, match="version 9, this program reads version 1"),
+        journaled_broker(journal_path),
+    ):
+        pass
+
+
+async def test_the_database_of_another_program_is_refused_and_stays_as_it_is(journal_path: Path) -> None:
+    with sqlite3.connect(journal_path) as other:
+        other.execute("CREATE TABLE notes (text)")
+        other.execute("PRAGMA user_version = 1")
+    other.close()
+
+    with (
+        pytest.raises(JournalUnreadableError, match="the database of another program"),
         journaled_broker(journal_path),
     ):
         pass
