@@ -175,6 +175,9 @@ async def test_what_nobody_waits_for_is_written_too(journal_path: Path) -> None:
             await until(lambda: are((1, 1), (2, 0)), "the delivery is written")
             await consuming.acknowledge(held.tag)
             await until(lambda: are((2, 1)), "the acknowledgement is written, and the next delivery")
+            (held,) = await receive(consuming, 1)
+            await consuming.acknowledge(held.tag)
+            await until(are, "the last acknowledgement is written")
 
 
 async def test_a_queue_that_is_deleted_before_its_parcels_are_written_takes_only_its_own_along(
