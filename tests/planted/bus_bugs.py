@@ -37,7 +37,7 @@ from tests.planted.replacing import ANY_CLOUD, planted, planted_as, planted_by, 
 # The worker acknowledges a batch when it begins: if it dies in between, the batch is lost.
 @planted("a batch acknowledged before its commit", Worker, "_handle", world=ANY_CLOUD, harm="lost")
 async def acknowledge_before_commit(real: Any, self: Any, handler: Any, items: Any) -> None:
-    await self.intake.done(items)
+    await self.intake.done([each.parcel for each in items])
     await real(self, handler, items)
 
 

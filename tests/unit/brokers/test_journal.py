@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -355,6 +356,29 @@ async def test_nothing_is_confirmed_any_more_after_a_sync_that_failed(
             assert not waiting_for_ever.done()
     with pytest.raises(ConnectionLost):
         await within_patience(waiting_for_ever)
+
+
+async def test_a_publish_waits_until_its_message_is_on_the_disk(
+    journal_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, is_done = threading.Event(), threading.Event()
+
+    def slow(_: int) -> None:
+        begun.set()
+        is_done.wait()
+
+    with journaled_broker(journal_path) as broker:
+        async with connected(broker.as_user(), world()) as connection:
+            publishing = await connection.open_publishing()
+            with monkeypatch.context() as slow_disk:
+                slow_disk.setattr(os, "fsync", slow)
+                waiting_for_the_disk = asyncio.create_task(publishing.publish(parcel(1)))
+                try:
+                    await until(lambda: begun.is_set() or waiting_for_the_disk.done(), "it is synced")
+                    assert not waiting_for_the_disk.done()
+                finally:
+                    is_done.set()
+                assert await within_patience(waiting_for_the_disk) is Receipt.CONFIRMED
 
 
 async def test_a_publish_that_waits_for_the_disk_when_the_broker_stops_is_lost_and_its_message_is_not(
