@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ironic_sync.core.notifications import (
-    BODY_BYTES_MAX,
     AllocationNotified,
     Ignored,
     NodeDoubted,
@@ -375,7 +374,6 @@ def test_what_is_wrong_outside_the_node_is_named(field: str, value: object) -> N
         (b'{"event_type":"\\ud800"}', "not a notification"),
         (b'{"event_type":' + b"[" * 200_000, "nested too deep"),
         (b'{"event_type":1e999}', "event_type"),
-        (b" " * (BODY_BYTES_MAX + 1), "are allowed"),
     ],
 )
 def test_a_body_that_is_no_notification_is_unreadable_with_a_reason(body: bytes, part: str) -> None:

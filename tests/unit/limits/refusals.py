@@ -29,6 +29,7 @@ from bus.messages.hosts import SetAggregate
 from bus.messages.moves import MoveWait
 from bus.rabbit.parcels import why_unfit
 from bus.rabbit.undocumented import table
+from bus.unix_socket.frames import read_frame
 from bus.unix_socket.server import serve_unix
 from bus.unreadable import Unreadable
 from bus.workers.authority import BrokerFacts, wrong_reply_to
@@ -44,6 +45,7 @@ from engine.choosing.plugin_settings import PluginSettings
 from engine.flavors import Flavor, InstanceId, PortRequest, RequestId, Wait
 from engine.hosts import AggregateProblem, problem_of
 from engine.inventories import AggregateId
+from ironic_sync.core import notifications
 from ironic_sync.core.offers import reasons_against
 from kit.health import read_health_address
 from kit.urls import check_hosts, read_secret
@@ -283,6 +285,17 @@ def heard_of(size: int) -> str:
     return heard.reason if isinstance(heard, NotHeard) else ""
 
 
+def ironics_word_of(size: int) -> str:
+    reason = str(getattr(notifications.read(b"{}".ljust(size)), "reason", ""))
+    return reason if "bytes" in reason else ""
+
+
+async def frame_of(size: int) -> None:
+    stream = asyncio.StreamReader(limit=1 << 30)
+    stream.feed_data(struct.pack(">I", size) + bytes(size))
+    await read_frame(stream)
+
+
 def nested(depth: int) -> Any:
     value: Any = 1
     for _ in range(depth):
@@ -388,6 +401,8 @@ REFUSED: dict[str, Case | tuple[Case, ...]] = {
     "compute_sim/libvirt/disks.py UNCOUNTED_GB_MAX": lambda n: disk_size("i", n << 30, 0, 0),
     "compute_sim/libvirt/disks.py BYTES_MAX": (config_drive_of, fetched_drive_of),
     "compute_sim/libvirt/images.py _URL_MAX": image_at,
+    "bus/unix_socket/frames.py FRAME_BYTES_MAX": frame_of,
+    "ironic_sync/core/notifications.py BODY_BYTES_MAX": ironics_word_of,
     "ironic_sync/core/offers.py NAME_MAX": node_of_class,
     "kit/times.py YEAR_MAX": (deleted_in, told_in),
     "moor/dashboard/actions.py UNDER_WAY_MAX": orders_of_a_dashboard,
