@@ -36,6 +36,7 @@ from bus.workers.authority import BrokerFacts, wrong_reply_to
 from bus.workers.dead_letters import Parked, parked_of, retry_parcel
 from bus.workers.handling import Answer, ReadOnly
 from bus.workers.running import STAGES
+from compute_sim.core.hosts import read_networks, read_pools
 from compute_sim.libvirt.core.machine import read_cpus
 from compute_sim.libvirt.disks import disk_size, make_config_drive
 from compute_sim.libvirt.images import downloaded
@@ -183,6 +184,12 @@ async def host_in(many: int) -> str:
     except StopAsyncIteration:
         return ""
     return problem.reason if problem else ""
+
+
+async def candidates_of(much: int) -> str:
+    async with a_server() as server:
+        answer = await server.ask("GET", f"/allocation_candidates?resources=VCPU:{much}")
+    return "" if answer.is_success else answer.text
 
 
 async def asked_with(keys: int) -> str:
@@ -423,6 +430,10 @@ REFUSED: dict[str, Case | tuple[Case, ...]] = {
     "engine/hosts.py LIMIT_MAX": metadata("max_instances_per_host"),
     "engine/hosts.py MULTIPLIER_MAX": metadata("cpu_weight_multiplier"),
     "engine/inventories.py INTEGER_MAX": (
+        a_build(lambda n: extra(("resources:VGPU", str(n)))),
+        lambda n: read_networks((f"a={n}",)),
+        lambda n: read_pools((f"a:DISK_GB={n}",), "c1"),
+        candidates_of,
         a_build(lambda n: extra(vcpus=n)),
         a_build(lambda n: extra(root_gb=n - 3, ephemeral_gb=1, swap_mb=1025)),
     ),
@@ -450,8 +461,9 @@ REFUSED: dict[str, Case | tuple[Case, ...]] = {
         a_build(lambda n: {"deadline_s": n}),
         a_move(lambda n: {"deadline_s": n}),
     ),
-    "engine/requests/reading.py EXTRA_SPECS_MAX": a_build(
-        lambda n: extra(*[(f"trait:CUSTOM_{each}", "required") for each in range(n)])
+    "engine/requests/reading.py EXTRA_SPECS_MAX": (
+        a_build(lambda n: extra(*[(f"trait:CUSTOM_{each}", "required") for each in range(n)])),
+        a_build(lambda n: {"image_properties": {f"trait:CUSTOM_{each}": "required" for each in range(n)}}),
     ),
     "engine/requests/reading.py NAMED_HOSTS_MAX": (
         a_build(lambda n: {"hosts": ("h",) * n}),
