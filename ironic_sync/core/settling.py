@@ -126,14 +126,7 @@ def with_leftover(row: NodeRow) -> NodeRow:
     order to undeploy came while the order for another instance was under way: then its conductor waits for the answer.
     """
     node = row.node
-    if (
-        not row.ended
-        or row.deploy is not None
-        or node is None
-        or node.instance_uuid is None
-        or row.is_deleted
-        or row.needs_read
-    ):
+    if row.deploy is not None or node is None or row.is_deleted or row.needs_read:
         return row
     end = next((each for each in row.ended if each.instance == node.instance_uuid), None)
     if end is None or row.living is not None or row.older_than is not None:

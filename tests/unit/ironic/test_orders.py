@@ -1,6 +1,6 @@
 """What orders make of a node's row: accepted, refused, answered again, and never done twice."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -11,17 +11,20 @@ from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
 from engine.flavors import InstanceId
 from engine.hosts import NODE
 from engine.inventories import ConsumerId
-from ironic_sync.core.node import PROVISION_STATES
+from ironic_sync.core.node import PROVISION_STATES, Node
 from ironic_sync.core.offers import CellMap
-from ironic_sync.core.rows import AT_ONCE, Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
+from ironic_sync.core.rows import AT_ONCE, Alarms, Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
 from ironic_sync.core.settling import (
     ENDED_MAX,
     NO_API,
     NodePolicy,
     Order,
+    after_change,
     after_order,
+    answered,
     node_words,
     settled,
+    why_not_unasked,
     with_end,
     with_leftover,
     with_lost_instance,
@@ -243,8 +246,62 @@ def test_an_instance_that_came_to_the_node_after_its_attempt_was_over_is_taken_o
         structs.replace(over, deployed=ACTIVE),
         structs.replace(over, deploy=OF_THEIRS),
         structs.replace(over, is_deleted=True),
+        structs.replace(over, node=None),
+        structs.replace(over, epoch=2),
+        # Ironic may be restored from a backup, and know nothing of what lives there.
+        structs.replace(over, older_than=NOON),
+        structs.replace(over, deployed=structs.replace(ACTIVE, attempt=5)),
     ):
         assert with_leftover(alone) is alone
+
+
+EARLY, LATE = (NOON + timedelta(hours=hours) for hours in (-1, 1))
+
+
+def of_time(at: datetime | None, **fields: Any) -> Node:
+    return structs.replace(a_node(), provision_updated_at=at, **fields)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "older_than"),
+    [
+        (a_row(node=of_time(NOON)), of_time(EARLY), NOON),
+        (a_row(node=of_time(NOON)), of_time(None), NOON),
+        (a_row(node=of_time(NOON)), of_time(NOON, power_state="power on"), None),
+        (a_row(node=of_time(NOON)), of_time(LATE), None),
+        (a_row(node=of_time(NOON)), None, None),
+        (a_row(node=None), of_time(EARLY), None),
+        # A node that comes again after it was deleted is another one.
+        (a_row(node=of_time(NOON), is_deleted=True), of_time(EARLY), None),
+        # It stays so until Ironic's time has come again.
+        (a_row(node=of_time(EARLY), older_than=LATE), of_time(NOON), LATE),
+        (a_row(node=of_time(EARLY), older_than=NOON), of_time(LATE), None),
+    ],
+)
+def test_a_node_of_which_ironic_tells_an_older_state_than_is_known_is_noted(
+    before: NodeRow, now: Node | None, older_than: datetime | None
+) -> None:
+    assert after_change(before, structs.replace(before, node=now), POLICY).older_than == older_than
+
+
+def test_what_a_person_has_answered_about_an_older_state_stays_answered() -> None:
+    before = a_row(node=of_time(EARLY), older_than=NOON)
+
+    assert after_change(before, answered(before), POLICY).older_than is None
+
+
+@pytest.mark.parametrize(
+    ("alarms", "why"),
+    [
+        (Alarms(older=0, unasked=3), ""),
+        (Alarms(older=0, unasked=4), "took instances off 3 nodes"),
+        (Alarms(older=1, unasked=0), "Ironic was restored"),
+    ],
+)
+def test_daemons_take_off_by_themselves_so_many_and_none_after_a_restore(alarms: Alarms, why: str) -> None:
+    said = why_not_unasked(alarms, 3)
+
+    assert (why in said, bool(said)) == (True, bool(why))
 
 
 def test_the_conductor_of_an_instance_hears_once_that_its_node_is_deleted() -> None:

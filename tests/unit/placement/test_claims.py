@@ -6,6 +6,8 @@ from collections.abc import Mapping
 import pytest
 from msgspec import structs
 
+from bus.messages.administration import Done, SetQuota, UnknownClass, WriteVerdict
+from bus.messages.placement import Heir
 from engine.inventories import (
     INSTANCES,
     ConsumerId,
@@ -40,10 +42,12 @@ from placement_worker.core.ledger import (
     Ledger,
     ProviderRow,
     Quota,
+    QuotaBook,
     Sent,
     limits_in,
     used_in,
 )
+from placement_worker.core.limits import decide_quotas
 from tests.contracts.placement_orders import (
     CELL,
     CLEANUP,
@@ -54,6 +58,7 @@ from tests.contracts.placement_orders import (
     MIGRATION,
     NOON,
     OTHER_HOST,
+    VOCABULARY,
     WEB,
     a_claim,
     a_release,
@@ -236,6 +241,10 @@ def of_vcpus(amount: int, who: ConsumerId = MIGRATION) -> ClaimOrder:
             a_swap(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=5))),
             QuotaExceeded,
         ),
+        # A limit that was lowered refuses growth alone, and one of another project nothing.
+        (with_quota(VCPU=6, instances=1), of_vcpus(1), QuotaExceeded),
+        (with_quota(VCPU=6, instances=1), a_swap(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=2))), Claimed),
+        (with_quota(VCPU=6, instances=1), structs.replace(of_vcpus(1), project="bank"), Claimed),
     ],
     ids=itertools.count(),
 )
@@ -249,8 +258,31 @@ def on(host: ProviderId, vcpus: int) -> Share:
     return a_share(host, amounts(host, VCPU=vcpus))
 
 
+@pytest.mark.parametrize(
+    ("limits", "verdict", "after"),
+    [
+        ({"VCPU": 8}, Done(), {"MEMORY_MB": 1, "VCPU": 8}),
+        ({"VCPU": None, INSTANCES: 3}, Done(), {"MEMORY_MB": 1, INSTANCES: 3}),
+        ({"CUSTOM_NOPE": 1, "VCPU": 8}, UnknownClass(names=("CUSTOM_NOPE",)), {"MEMORY_MB": 1, "VCPU": 4}),
+        # Its class was deleted meanwhile.
+        ({"CUSTOM_GONE": None}, Done(), {"MEMORY_MB": 1, "VCPU": 4}),
+    ],
+)
+def test_an_order_changes_the_limits_that_it_names_and_none_of_them_if_a_class_is_unknown(
+    limits: dict[str, int | None], verdict: WriteVerdict, after: dict[str, int]
+) -> None:
+    book = QuotaBook(quotas={"shop": Quota("shop", limits={"VCPU": 4})})
+    first = SetQuota(project="shop", limits={"MEMORY_MB": 1})
+
+    decision = decide_quotas(book, [first, SetQuota(project="shop", limits=limits)], VOCABULARY)
+
+    assert decision.verdicts == (Done(), verdict)
+    assert [dict(each.limits) for each in decision.changes] == [after]
+
+
 SMALLER, SAME = (a_swap(on(OTHER_HOST, vcpus), migration=MIGRATION) for vcpus in (1, 2))
 BACK = a_swap(on(HOST, 2), held=2, attempt=3, returns=MIGRATION)
+BACK_FROM_SILENCE = structs.replace(BACK, heir=Heir(id=CLEANUP, type="CLEANUP"))
 
 
 @pytest.mark.parametrize(
@@ -287,6 +319,21 @@ BACK = a_swap(on(HOST, 2), held=2, attempt=3, returns=MIGRATION)
             5,
         ),
         ([a_swap(on(HOST, 2), migration=MIGRATION)], [Claimed], {WEB: (HOST, 2)}, (2, 1), 5),
+        # On the way back a silent destination keeps what it has, but for what the instance needs there.
+        (
+            [SAME, BACK_FROM_SILENCE],
+            [Claimed] * 2,
+            {WEB: (HOST, 2), CLEANUP: (OTHER_HOST, 2), MIGRATION: None},
+            (2, 1),
+            6,
+        ),
+        (
+            [a_swap(on(HOST, 1), migration=MIGRATION), BACK_FROM_SILENCE],
+            [Claimed] * 2,
+            {WEB: (HOST, 2), CLEANUP: None, MIGRATION: None},
+            (2, 1),
+            6,
+        ),
         # Who comes again is told what is held; a generation is never lower than the attempt.
         ([SMALLER, SMALLER], [Claimed, AlreadyClaimed], {}, (2, 1), 5),
         ([a_swap(on(OTHER_HOST, 2), attempt=8)], [Claimed], {WEB: (OTHER_HOST, 2)}, (2, 1), 8),
