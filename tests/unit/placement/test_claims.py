@@ -33,6 +33,7 @@ from engine.refusals import (
 )
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import (
+    SHARED,
     BatchDecision,
     ClaimChanges,
     ClaimOrder,
@@ -256,6 +257,77 @@ def test_groups_and_quotas_allow_this_or_refuse_it(ledger: Ledger, order: ClaimO
 
 def on(host: ProviderId, vcpus: int) -> Share:
     return a_share(host, amounts(host, VCPU=vcpus))
+
+
+SOFT = structs.replace(GROUP, policy="soft-affinity")
+
+
+@pytest.mark.parametrize(
+    ("known", "group", "by_cell", "said"),
+    [
+        (None, GROUP, False, (GroupRow(GROUP, "shop"),)),
+        (None, GROUP, True, (GroupRow(GROUP, None),)),
+        # What a cell has said of it holds until the API level says more.
+        (GroupRow(PAIRS, None), GROUP, False, (GroupRow(GROUP, "shop"),)),
+        (GroupRow(PAIRS, None), GROUP, True, "group.max_per_host"),
+        (GroupRow(GROUP, None), GROUP, True, ()),
+        (GroupRow(GROUP, "shop"), GROUP, False, ()),
+        (GroupRow(PAIRS, "shop"), GROUP, False, "group.max_per_host"),
+        (GroupRow(SOFT, "shop"), GROUP, False, "group.policy"),
+        # The API level has a group for all projects as soon as it claims for a second one; no cell brings another into it.
+        (GroupRow(GROUP, "bank"), GROUP, False, (GroupRow(GROUP, SHARED),)),
+        (GroupRow(GROUP, "bank"), GROUP, True, "group.id"),
+        (GroupRow(GROUP, SHARED), GROUP, False, ()),
+        (GroupRow(GROUP, SHARED), GROUP, True, ()),
+    ],
+    ids=itertools.count(),
+)
+def test_whose_a_group_is_and_who_says_so(
+    known: GroupRow | None, group: ServerGroup, *, by_cell: bool, said: tuple[GroupRow, ...] | str
+) -> None:
+    groups = {} if known is None else {group.id: GroupBook(known, ())}
+    order = Sent(a_claim(group=group), CELL) if by_cell else Sent(a_claim(group=group))
+
+    decision = decide_claims(structs.replace(a_ledger(), groups=groups), [order], NOON, HORIZON)
+
+    (verdict,) = decision.verdicts
+    assert (verdict.field if isinstance(verdict, NotAllowed) else decision.changes.groups) == said
+    assert len(decision.changes.joined) == isinstance(said, tuple)
+
+
+@pytest.mark.parametrize(
+    ("orders", "said"),
+    [
+        ([a_claim(group=GROUP), a_claim(who=DB, group=GROUP)], [Claimed, GroupRefused]),
+        ([a_claim(group=GROUP), a_release(), a_claim(who=DB, group=GROUP)], [Claimed, Released, Claimed]),
+        (
+            [a_claim(group=GROUP), a_swap(THERE, group=GROUP), a_claim(who=DB, group=GROUP)],
+            [Claimed, Claimed, Claimed],
+        ),
+        (
+            [a_claim(group=GROUP), a_swap(THERE, group=GROUP), a_claim(THERE, who=DB, group=GROUP)],
+            [Claimed, Claimed, GroupRefused],
+        ),
+        # It may come back, or be there still.
+        *[
+            ([a_claim(group=GROUP), leaving, a_claim(who=DB, group=GROUP)], [Claimed, Claimed, GroupRefused])
+            for leaving in (
+                a_swap(THERE, group=GROUP, migration=MIGRATION),
+                a_swap(THERE, group=GROUP, cleanup=CLEANUP),
+            )
+        ],
+        ([a_claim(), a_claim(who=DB, group=GROUP)], [Claimed, Claimed]),
+    ],
+    ids=itertools.count(),
+)
+def test_a_batch_knows_the_members_that_its_own_orders_have_brought_and_taken(
+    orders: list[ClaimOrder], said: list[type]
+) -> None:
+    groups = {GROUP.id: GroupBook(GroupRow(GROUP, "shop"), ())}
+
+    decision = decide(structs.replace(a_ledger(), groups=groups), *orders)
+
+    assert [type(each) for each in decision.verdicts] == said
 
 
 @pytest.mark.parametrize(
