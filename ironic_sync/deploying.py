@@ -109,8 +109,9 @@ class _LookResult(Struct, frozen=True):
     node: Node | None
     at_us: int
     outcome: Outcome
-    # Ironic took the order to rebuild, to take the instance off, or to clean the node.
+    # Ironic took the order to rebuild, to take the instance off, or to clean the node; its answer to the second was lost.
     is_ordered: bool = False
+    is_sent: bool = False
 
 
 class Deployer(PartGroup):
@@ -327,6 +328,7 @@ class Deployer(PartGroup):
         """
         node, at_us, is_ordered = row.node, self._writer.clock_us(), False
         seen: Seen | None = None
+        step: Step | Outcome | None = None
         try:
             seen = Seen(await self._api.node(row.id), row=row)
             self._asking.well()
@@ -361,7 +363,8 @@ class Deployer(PartGroup):
         except NoLongerOurs:
             raise
         except Operational as problem:
-            return _LookResult(node, at_us, self._after_error(deploy, seen, problem), is_ordered)
+            after = self._after_error(deploy, seen, problem)
+            return _LookResult(node, at_us, after, is_ordered, is_sent=step == SetState("deleted"))
 
     def _after_error(self, deploy: NodeDeploy, seen: Seen | None, problem: Operational) -> Outcome:
         """The outcome when a request to Ironic fails. If not even the node could be read (`seen` is None), Ironic is
@@ -427,9 +430,12 @@ class Deployer(PartGroup):
             after = self._with_node(now, looked, row.version)
             if _is_unsure(after, looked):
                 return None
-            if looked.is_ordered:
-                # After "manage", the order that counts is "provide".
-                work = structs.replace(work, is_ordered=True)
+            # After "manage", the order that counts is "provide".
+            work = structs.replace(
+                work,
+                is_ordered=work.is_ordered or looked.is_ordered,
+                is_sent=work.is_sent or looked.is_sent,
+            )
             if is_end(work, outcome):
                 after, answer = ended(after, work, outcome, looked.node)
                 if answer is None:

@@ -432,7 +432,8 @@ def _is_forgotten(deploy: NodeDeploy, node: Node, seen: Seen) -> bool:
     knew, as by a restore of an older backup, and the machine still runs.
 
     It is shown by an order that Ironic accepted, or by a change of the node after the instance became active. Of the latter, a node
-    that an operator works on shows nothing: no cleaning leads there from `available`.
+    that an operator works on shows nothing: no cleaning leads there from `available`. But the cleaning of a retired node ends there, and
+    the order to take the instance off may have come through though its answer was lost.
     """
     if seen.row is None or not _was_active(deploy, seen.row):
         return False
@@ -442,7 +443,8 @@ def _is_forgotten(deploy: NodeDeploy, node: Node, seen: Seen) -> bool:
         # Ironic may be restored also while it takes the instance off.
         return bool(deploy.before) or (at is not None and active_at is not None and at < active_at)
     is_later = active_at is not None and at is not None and at > active_at
-    return not is_later or node.provision_state in _UNCLEANED
+    is_cleaned = node.provision_state not in _UNCLEANED or (node.retired and deploy.is_sent)
+    return not (is_later and is_cleaned)
 
 
 def _was_active(deploy: NodeDeploy, row: NodeRow) -> bool:

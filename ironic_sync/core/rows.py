@@ -72,6 +72,8 @@ class NodeDeploy(NodeAttempt, frozen=True, kw_only=True, omit_defaults=True):
     order: DeployInstance | RedeployInstance | None = None
     before: str = ""
     is_ordered: bool = False
+    # The order to take the instance off was sent, and Ironic's answer was lost.
+    is_sent: bool = False
     failure: str = ""
     # For people: what the deploy waits for. `tries` counts failed tries in a row; of these, `refusals` are those that
     # failed although Ironic answered, and `repeats` those that Ironic accepted and that changed nothing.

@@ -458,3 +458,21 @@ def test_what_ironic_did_since_the_instance_was_active_confirms_its_delete(state
     assert next_step(ordered, forgotten(state, NOON, instance_uuid=instance)) == Gone()
     # It was restored while it carried out the order.
     assert next_step(ordered, forgotten(state, BEFORE, instance_uuid=instance)) != Gone()
+
+
+@pytest.mark.parametrize(
+    ("at", "retired", "is_sent", "is_done"),
+    [
+        (LATER, True, True, True),
+        (LATER, False, True, False),
+        (LATER, True, False, False),
+        (BEFORE, True, True, False),
+    ],
+)
+def test_a_retired_node_has_been_cleaned_by_an_order_whose_answer_was_lost(
+    at: datetime, *, retired: bool, is_sent: bool, is_done: bool
+) -> None:
+    """Ironic brings it from its cleaning to `manageable`, and does not clean it again while it is retired."""
+    sent = structs.replace(UNDEPLOY, is_sent=is_sent)
+
+    assert (next_step(sent, forgotten("manageable", at, retired=retired)) == Gone()) is is_done
