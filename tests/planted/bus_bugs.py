@@ -103,7 +103,7 @@ async def half_a_parcel_lost(real: Any, self: Any, held: Any, lines: Any) -> Non
 
 
 # What a process has failed at itself is settled there, and no other process tries it.
-@planted("what a process passes on to another is lost", Intake, "_pass_on", world=ANY_CLOUD, harm="lost")
+@planted("what a process passes on to another is lost", Intake, "_pass_on", harm="lost")
 async def passed_on_to_nobody(_real: Any, self: Any, held: Any) -> None:
     await self.done([held])
 
