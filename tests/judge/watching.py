@@ -86,4 +86,7 @@ def watch_as_asked() -> None:
 
 
 def asked() -> dict[str, Any]:
+    """What a process must be started with, so that it notes too: nothing, unless notes are taken."""
+    if WATCHED not in os.environ:
+        return {}
     return {each: os.environ[each] for each in (WATCHED, CURRENT) if each in os.environ}
