@@ -184,27 +184,36 @@ def slice_of(tree: str, count: int) -> list[Verdict]:
 
 
 def is_still_seen(verdict: Verdict) -> bool:
-    command = (
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "--planted",
-        verdict.bug,
-        verdict.by,
-    )
+    """Whether that test fails with the bug. A test that hangs by it is ended as a kind is."""
+    options = ("-q", "-x", "-p", "no:cacheprovider", "--timeout", f"{KIND_S_MAX:g}")
+    command = (sys.executable, "-m", "pytest", *options, "--planted", verdict.bug, verdict.by)
     return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 1
 
 
+def untrue(wanted: Sequence[str]) -> list[str]:
+    """The lines of the file whose test does not see the bug any more, and the bugs that no line says are seen."""
+    seen = [each for each in kept().values() if each.by and each.bug in BUGS]
+    found = [f"nothing sees {bug!r}" for bug in sorted(BUGS.keys() - {each.bug for each in seen})]
+    for kind in wanted:
+        lines = [each for each in seen if each.kind == kind]
+        if not lines:
+            continue
+        with judges(kind) as these:
+            for number, (verdict, answer) in enumerate(these.ask_about(lines, partial(_again, these)), 1):
+                if not answer.failed:
+                    found.append(f"{verdict.line}: {answer.problem or 'not seen any more'}")
+                print(f"{kind}, {number} of {len(lines)}: {verdict.bug}: {answer}", flush=True)
+    return found
+
+
+def _again(these: Judges, verdict: Verdict) -> Answer:
+    by = verdict.by.partition(":")[0] if verdict.kind == SIMULATION else verdict.by
+    return _ask(these, {PLANTED: verdict.bug}, [by], SIMULATION_S_MAX)
+
+
 def table() -> Iterator[str]:
-    """The bugs by the kinds that see them, the fewest first; and the sums."""
-    verdicts = kept()
-    seen = {
-        bug: [kind for kind in kinds() if (found := verdicts.get((bug, kind))) and found.by] for bug in BUGS
-    }
+    """The bugs by the kinds that see them, the fewest first."""
+    verdicts, seen = kept(), seen_by()
     for bug in sorted(BUGS, key=lambda each: (len(seen[each]), each)):
         cut = [
             kind
@@ -213,26 +222,41 @@ def table() -> Iterator[str]:
         ]
         more = f" (cut off: {', '.join(cut)})" if cut else ""
         yield f"{bug}: {', '.join(seen[bug]) or 'NOTHING'}{more}"
-    sums = Counter(len(each) for each in seen.values())
-    yield f"{len(BUGS)} bugs: " + ", ".join(f"{sums[count]} seen by {count} kinds" for count in sorted(sums))
-    yield from harm_table(seen)
+
+
+def seen_by() -> dict[str, list[str]]:
+    """The kinds that see each bug."""
+    verdicts = kept()
+    return {
+        bug: [kind for kind in kinds() if (found := verdicts.get((bug, kind))) and found.by] for bug in BUGS
+    }
+
+
+def sums(seen: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """How many bugs so many kinds see; and how many of those that do each harm."""
+    excused = of_one_kind()
+    counted = Counter(len(each) for each in seen.values())
+    yield f"{len(BUGS)} bugs: " + ", ".join(
+        f"{counted[count]} seen by {count} kinds" for count in sorted(counted)
+    )
+    for harm in HARMS:
+        its = sorted(bug for bug, each in HARM_OF.items() if each == harm)
+        few = Counter(min(len(seen[bug]), 2) for bug in its)
+        yield (
+            f"{harm}: {len(its)} bugs, {few[2]} seen by two kinds or more, {few[1]} by one, {few[0]} by none; "
+            f"of {len(excused.keys() & {*its})} one_kind.txt says why one must do"
+        )
+
+
+def harmful(seen: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The bugs that do harm, that fewer than two kinds see, and of which one_kind.txt does not say why."""
+    excused = of_one_kind()
+    for harm in HARMS:
+        for bug in sorted(bug for bug, each in HARM_OF.items() if each == harm):
+            if len(seen[bug]) < 2 and bug not in excused:
+                yield f"{harm}: {bug}: {', '.join(seen[bug]) or 'NOTHING'}"
 
 
 def of_one_kind() -> dict[str, str]:
     lines = ONE_KIND.read_text().splitlines()
     return {bug: reason for bug, _, reason in (line.partition("\t") for line in lines)}
-
-
-def harm_table(seen: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Of the bugs that do harm, those that fewer than two kinds see, and the sums of each harm."""
-    excused = of_one_kind()
-    for harm in HARMS:
-        its = sorted(bug for bug, each in HARM_OF.items() if each == harm)
-        for bug in its:
-            if len(seen[bug]) < 2 and bug not in excused:
-                yield f"{harm}: {bug}: {', '.join(seen[bug]) or 'NOTHING'}"
-        sums = Counter(min(len(seen[bug]), 2) for bug in its)
-        yield (
-            f"{harm}: {len(its)} bugs, {sums[2]} seen by two kinds or more, {sums[1]} by one, {sums[0]} by none; "
-            f"of {len(excused.keys() & {*its})} one_kind.txt says why one must do"
-        )

@@ -1,7 +1,7 @@
 """A planted bug whose place is gone is an error, also of a run that plants none."""
 
 from tests.planted import BUGS, HARM_OF
-from tests.planted.matrix import harm_table, of_one_kind
+from tests.planted.matrix import harmful, of_one_kind, sums
 
 ONE_KIND_MAX = 19
 
@@ -24,8 +24,10 @@ def test_a_bug_that_does_harm_and_that_fewer_than_two_kinds_see_is_told() -> Non
     its = sorted(bug for bug, harm in HARM_OF.items() if harm == "doubled")
     first, second, *others = its
     seen = dict.fromkeys(BUGS, ("stories", "unit")) | {first: ("unit",), second: ()}
-    lines = [line for line in harm_table(seen) if line.startswith("doubled: ")]
 
-    assert lines[:2] == [f"doubled: {first}: unit", f"doubled: {second}: NOTHING"]
-    sums = f"{len(its)} bugs, {len(others)} seen by two kinds or more, 1 by one, 1 by none"
-    assert [each.startswith(f"doubled: {sums}") for each in lines[2:]] == [True]
+    assert [line for line in harmful(seen) if line.startswith("doubled: ")] == [
+        f"doubled: {first}: unit",
+        f"doubled: {second}: NOTHING",
+    ]
+    told = f"doubled: {len(its)} bugs, {len(others)} seen by two kinds or more, 1 by one, 1 by none"
+    assert [line.startswith(told) for line in sums(seen) if line.startswith("doubled: ")] == [True]
