@@ -377,13 +377,14 @@ async def test_a_newer_version_from_a_worker_waits_for_a_newer_worker(under_test
     broker = await declared(under_test)
     memory = Remembering()
     newer = line(order(1), version=2)
+    await send(broker, parcel(line(order(0))), parcel(newer, line(order(2))), parcel(line(order(3))))
 
     async with working(broker, memory):
-        await send(broker, parcel(newer, line(order(2))))
-        await until(lambda: memory.handled == [2])
+        await until(lambda: memory.handled == [0, 2, 3])
 
+    # Its neighbours before and behind it are acknowledged: they do not come again.
     connection = await broker.connect()
-    consuming = await connection.open_consuming(WORK, prefetch=1)
+    consuming = await connection.open_consuming(WORK, prefetch=10)
     (left,) = await consuming.receive()
     assert left.parcel.body == newer
     await connection.close()
