@@ -390,6 +390,26 @@ async def test_a_newer_version_from_a_worker_waits_for_a_newer_worker(under_test
     await connection.close()
 
 
+async def test_the_end_of_a_batch_whose_connection_is_gone_settles_nothing_that_came_since(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    opens = asyncio.Event()
+    memory = Remembering(gate=opens)
+    await send(broker, *(parcel(line(order(number))) for number in range(3)))
+
+    async with working(broker, memory) as worker:
+        await until(lambda: memory.batches == [[0, 1, 2]])
+        await under_test.cut_connections()
+        # They are here again, by the tags that the first three had.
+        await until(lambda: worker.intake.interruptions == 1 and worker.intake.in_hand == 3)
+        opens.set()
+        await until(lambda: len(memory.handled) == 6)
+        await until(lambda: worker.intake.in_hand == 0)
+
+    await until_empty(broker)
+
+
 async def test_a_newer_version_is_offered_to_newer_workers_for_so_long_and_then_buried(
     under_test: BrokerUnderTest,
 ) -> None:
