@@ -148,12 +148,12 @@ async def test_a_broker_that_is_mended_step_by_step() -> None:
 
                 told: list[str] = []
 
-                async def last_says_ready() -> bool:
-                    """Parts that no request needs may say only then that they work again."""
+                def says_that_all_works() -> bool:
+                    """Parts that no request needs may fail once more, and say only then that they work again."""
                     told[:] = [each["message"] for each in placement.lines()]
-                    return [each for each in told if "works again" not in each][-1] == "placement is ready"
+                    return told[-1] == "placement is ready" or "works again" in told[-1]
 
-                await until(last_says_ready, "the last line says ready", told)
+                await until(says_that_all_works, "the last line says that all works", told)
     finally:
         await under_test.close()
         await control("delete_user", user)
