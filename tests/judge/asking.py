@@ -26,15 +26,15 @@ class DidNotCollectError(Exception):
 
 
 class Judge:
-    """One process, and the tests of one kind in it."""
+    """One process, and the tests of a kind, or of some files, in it."""
 
-    def __init__(self, kind: str, broker: int) -> None:
+    def __init__(self, paths: Sequence[str], broker: int) -> None:
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
         take_broker(environment, f"gw{broker}")
         LOGS.mkdir(parents=True, exist_ok=True)
-        with (LOGS / f"{kind.replace('/', '-')}-{broker}.log").open("w") as log:
+        with (LOGS / f"{paths[0].replace('/', '-')}-{broker}.log").open("w") as log:
             self._process = subprocess.Popen(
-                (sys.executable, "-m", "tests.judge.forking", f"tests/{kind}"),
+                (sys.executable, "-m", "tests.judge.forking", *paths),
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.PIPE,
@@ -65,7 +65,9 @@ class Judges:
 
     def __init__(self, kind: str) -> None:
         with ThreadPoolExecutor() as pool:
-            self._all = [*pool.map(lambda number: Judge(kind, number), range(brokers_in(os.environ)))]
+            self._all = [
+                *pool.map(lambda number: Judge([f"tests/{kind}"], number), range(brokers_in(os.environ)))
+            ]
         self._free: SimpleQueue[Judge] = SimpleQueue()
         for each in self._all:
             self._free.put(each)

@@ -7,7 +7,6 @@ a run that was interrupted goes on.
 
 import random
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from tests.judge.asking import Judges, judges
+from tests.judge.asking import Judge, Judges, judges
 from tests.judge.forking import Answer, Job
 from tests.judge.kinds import SIMULATION, kinds, tests_of
 from tests.judge.places import ROOT, Place, digest_of
@@ -183,13 +182,6 @@ def slice_of(tree: str, count: int) -> list[Verdict]:
     return random.Random(tree).sample(seen, min(count, len(seen)))
 
 
-def is_still_seen(verdict: Verdict) -> bool:
-    """Whether that test fails with the bug. A test that hangs by it is ended as a kind is."""
-    options = ("-q", "-x", "-p", "no:cacheprovider", "--timeout", f"{KIND_S_MAX:g}")
-    command = (sys.executable, "-m", "pytest", *options, "--planted", verdict.bug, verdict.by)
-    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 1
-
-
 def untrue(wanted: Sequence[str]) -> list[str]:
     """The lines of the file whose test does not see the bug any more, and the bugs that no line says are seen."""
     seen = [each for each in kept().values() if each.by and each.bug in BUGS]
@@ -199,16 +191,19 @@ def untrue(wanted: Sequence[str]) -> list[str]:
         if not lines:
             continue
         with judges(kind) as these:
-            for number, (verdict, answer) in enumerate(these.ask_about(lines, partial(_again, these)), 1):
-                if not answer.failed:
-                    found.append(f"{verdict.line}: {answer.problem or 'not seen any more'}")
-                print(f"{kind}, {number} of {len(lines)}: {verdict.bug}: {answer}", flush=True)
+            for number, (verdict, wrong) in enumerate(these.ask_about(lines, partial(again, these)), 1):
+                found += [wrong] if wrong else []
+                print(f"{kind}, {number} of {len(lines)}: {verdict.bug}: {wrong or verdict.says}", flush=True)
     return found
 
 
-def _again(these: Judges, verdict: Verdict) -> Answer:
+def again(these: Judges | Judge, verdict: Verdict) -> str:
+    """What is wrong with a line that says that a test sees a bug. A test that hangs by it does not pass."""
     by = verdict.by.partition(":")[0] if verdict.kind == SIMULATION else verdict.by
-    return _ask(these, {PLANTED: verdict.bug}, [by], SIMULATION_S_MAX)
+    answer = these.ask(Job({PLANTED: verdict.bug}, (by,), KIND_S_MAX))
+    if answer.failed or answer.under_way_s:
+        return ""
+    return f"{verdict.line}: {answer.problem or 'not seen any more'}"
 
 
 def table() -> Iterator[str]:
