@@ -142,11 +142,14 @@ def not_listed(row: NodeRow) -> NodeRow:
 
 
 def _after_node(row: NodeRow, notified: NodeNotified, rules: OrderingRules) -> NodeRow:
-    is_newer = notified.at_us > row.heard_at_us
     is_unordered = rules.can_read and _is_unordered(row, notified, rules.skew_us)
-    if not is_newer:
+    if notified.at_us <= row.heard_at_us:
         return _doubted_for_order(row, row, notified, rules) if is_unordered else row
-    if rules.can_read and row.node is not None and notified.at_us <= row.read_at_us:
+    if (
+        rules.can_read
+        and row.node is not None
+        and (notified.at_us <= row.read_at_us or _tells_of_before(row, notified))
+    ):
         return _after_late_node(row, notified, rules)
     after = structs.replace(
         row,
@@ -170,9 +173,16 @@ def _after_node(row: NodeRow, notified: NodeNotified, rules: OrderingRules) -> N
     return _doubted_for_order(after, row, notified, rules) if is_unordered else after
 
 
+def _tells_of_before(row: NodeRow, notified: NodeNotified) -> bool:
+    """Whether the node was in another state since. That Ironic was restored from a backup is only believed of what is read."""
+    at, known = notified.node.provision_updated_at, row.node.provision_updated_at if row.node else None
+    return not row.is_deleted and known is not None and at is not None and at < known
+
+
 def _after_late_node(row: NodeRow, notified: NodeNotified, rules: OrderingRules) -> NodeRow:
-    """The row after a notification that was sent before the node was last read. The state that was read stays. If the
-    notification differs from it, the node is read again, since the publisher's clock and the daemon's may differ.
+    """The row after a notification that was sent before the node was last read, or tells of a state before the known one. What is
+    known stays. If the notification differs from it, the node is read again, since the publisher's clock and the daemon's may
+    differ.
     """
     after = structs.replace(row, heard_at_us=notified.at_us, heard_from=notified.publisher)
     if notified.is_deleted and row.missing_since_us:
@@ -212,10 +222,12 @@ def _is_unordered(row: NodeRow, notified: NodeNotified, skew_us: int) -> bool:
 
 def _is_older_than_read(row: NodeRow, notified: NodeNotified, skew_us: int) -> bool:
     """Whether the notification frees a node that REST showed as unavailable, and may have been sent before that answer."""
-    if row.node is None or row.heard_at_us > row.read_at_us or notified.at_us > row.read_at_us + skew_us:
-        return False
-    return _is_free(notified.node, is_deleted=notified.is_deleted) and not _is_free(
-        row.node, is_deleted=row.is_deleted
+    return (
+        row.node is not None
+        and row.heard_at_us <= row.read_at_us
+        and notified.at_us <= row.read_at_us + skew_us
+        and _is_free(notified.node, is_deleted=notified.is_deleted)
+        and not _is_free(row.node, is_deleted=row.is_deleted)
     )
 
 
@@ -225,8 +237,8 @@ def _doubted_for_order(
     """Put the row `after` in doubt: nobody can say whether `notified` or the last notification of `before` is the later
     one.
     """
-    publishers = " and ".join(sorted((before.heard_from, notified.publisher)))
-    doubt = f"notifications of {publishers} are nearer than {rules.skew_us // 1_000} ms"
+    both = " and ".join(sorted((before.heard_from, notified.publisher)))
+    doubt = f"notifications of {both} are nearer than {rules.skew_us // 1_000} ms"
     return _doubted(after, rules, doubt, held=not _are_free(notified, before))
 
 

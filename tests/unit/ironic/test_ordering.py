@@ -11,6 +11,7 @@ from ironic_sync.core.notifications import (
     NodeDoubted,
     UnreadableNotification,
 )
+from ironic_sync.core.offers import CellMap
 from ironic_sync.core.ordering import (
     AHEAD,
     AHEAD_US_MAX,
@@ -28,6 +29,8 @@ from ironic_sync.core.ordering import (
     read_again,
     read_as_gone,
 )
+from ironic_sync.core.settling import NodePolicy, after_change
+from kit.times import moment
 from tests.unit.ironic.captured import (
     API,
     CONDUCTOR,
@@ -47,6 +50,8 @@ from tests.unit.ironic.node_rows import (
     after,
     is_offered,
 )
+
+POLICY = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
 
 
 @pytest.mark.parametrize("rules", [WITH_REST, WITHOUT_REST], ids=["with REST", "without"])
@@ -352,6 +357,21 @@ def test_a_word_from_before_the_node_was_read_changes_nothing_but_has_the_node_r
     # What says the same is no reason to read.
     assert after(read, a_word(T0 - SECOND, conductor_group="rack2")).doubts == ()
     assert after(read, before, rules=WITHOUT_REST).node == a_node(conductor_group="rack1")
+
+
+def test_a_word_from_before_the_known_state_comes_late_also_if_a_clock_makes_it_seem_newer() -> None:
+    """Only an answer says that Ironic was restored from a backup."""
+    deployed = a_node(provision_state="active", provision_updated_at=moment(T0))
+    read = replace(KNOWN, node=deployed, read_at_us=T0)
+    before = a_word(T0 + SECOND, provision_state="deploying", provision_updated_at=moment(T0 - 5 * SECOND))
+
+    late = after_change(read, after(read, before), POLICY)
+
+    assert (late.node, late.doubts) == (deployed, (OLDER_THAN_READ,))
+    assert late.older_than is None
+    restored = read_again(read, before.node, read.version, T0 + SECOND)
+    assert restored is not None
+    assert "restored from a backup" in after_change(read, restored, POLICY).trouble
 
 
 def test_words_that_follow_each_other_after_an_answer_are_in_order() -> None:
