@@ -7,7 +7,9 @@ After the commit, listeners are called with the written rows.
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from uuid import UUID
 
+from bus.workers.set_aside import FailedRows, RowWork
 from engine.inventories import ProviderId
 from ironic_sync.core.notifications import (
     AllocationNotified,
@@ -42,10 +44,18 @@ class NodeWriter:
     """Writes changes of nodes' rows for all parts of the daemon, and calls listeners with the written rows."""
 
     def __init__(
-        self, store: IronicStore, policy: NodePolicy, *, clock_us: Callable[[], int], skew_us: int = SKEW_US
+        self,
+        store: IronicStore,
+        policy: NodePolicy,
+        failed: FailedRows,
+        *,
+        clock_us: Callable[[], int],
+        skew_us: int = SKEW_US,
     ) -> None:
         self.policy = policy
         self.clock_us = clock_us
+        # Keeps the parts going that change many nodes.
+        self.rows = failed.of("change nodes", RowWork(self._doubt))
         self._store = store
         self._skew_us = skew_us
         self._listeners: list[Listener] = []
@@ -79,24 +89,41 @@ class NodeWriter:
 
     async def hear(self, notifications: Sequence[Notification]) -> None:
         """Apply notifications to their nodes' rows in the order of arrival."""
-        rules = OrderingRules(skew_us=self._skew_us, can_read=self.policy.can_read, now_us=self.clock_us())
         of_nodes: dict[ProviderId, list[Notification]] = {}
         for notification in notifications:
             if (node := node_of(notification)) is not None:
                 of_nodes.setdefault(node, []).append(notification)
-
-        def change_by(own: Sequence[Notification]) -> Change:
-            def change(row: NodeRow) -> NodeRow:
-                after = row
-                for notification in own:
-                    after = after_notification(after, notification, rules)
-                return at_once_if_new(row, after)
-
-            return change
-
-        written = await self.change({node: change_by(own) for node, own in of_nodes.items()})
+        written = await self.change_each({node: self._change_by(own) for node, own in of_nodes.items()})
         for listener in self._hearing:
             listener(written)
+
+    def _change_by(self, own: Sequence[Notification]) -> Change:
+        rules = OrderingRules(skew_us=self._skew_us, can_read=self.policy.can_read, now_us=self.clock_us())
+
+        def change(row: NodeRow) -> NodeRow:
+            after = row
+            for notification in own:
+                after = after_notification(after, notification, rules)
+            return at_once_if_new(row, after)
+
+        return change
+
+    async def _doubt(self, row: str) -> None:
+        """Have a node read from Ironic at which a daemon has met a bug; until then it is not offered."""
+        doubted = NodeDoubted(id=ProviderId(UUID(row)), doubt="a daemon met a bug at it")
+        await self.change({doubted.id: self._change_by((doubted,))})
+
+    async def change_each(
+        self, changes: Mapping[ProviderId, Change], *, is_lazy: bool = False
+    ) -> tuple[NodeRow, ...]:
+        """As `change`, for parts that know many nodes: a node at which this meets a bug does not hold up the others."""
+        written: list[NodeRow] = []
+
+        async def change(some: Sequence[tuple[ProviderId, Change]]) -> None:
+            written.extend(await self.change(dict(some), is_lazy=is_lazy))
+
+        await self.rows.each(changes.items(), change, lambda one: one[0])
+        return tuple(written)
 
     async def change(
         self, changes: Mapping[ProviderId, Change], *, is_lazy: bool = False
@@ -128,8 +155,7 @@ class NodeWriter:
     ) -> tuple[Sequence[Written], Sequence[ProviderId]]:
         async with self._store.transaction(is_lazy=is_lazy) as transaction:
             rows = await transaction.load(changes.keys())
-            changed = []
-            befores: dict[ProviderId, NodeRow] = {}
+            news: dict[ProviderId, Written] = {}
             for node, change in changes.items():
                 before = rows.get(node) or NodeRow(id=node)
                 after = change(before)
@@ -137,20 +163,19 @@ class NodeWriter:
                     continue
                 after = after_change(before, after, self.policy)
                 if after != before:
-                    changed.append(after)
-                    befores[node] = before
+                    news[node] = before, after
                     _log_news(before, after)
-            if not changed:
+            if not news:
                 return (), ()
-            saved = await transaction.save(changed)
-        return [(befores[row.id], row) for row in saved.rows], saved.lost
+            saved = await transaction.save([after for _, after in news.values()])
+        return [(news[row.id][0], row) for row in saved.rows], saved.lost
 
 
 def _log_news(before: NodeRow, after: NodeRow) -> None:
     if after.cell_note and after.cell_note != before.cell_note:
         # Without a cell the node is never offered.
-        level = logging.WARNING if NO_TABLE in after.cell_note and not after.cell else logging.INFO
-        log.log(level, "node %s: %s", after.id, after.cell_note)
+        say = log.warning if NO_TABLE in after.cell_note and not after.cell else log.info
+        say("node %s: %s", after.id, after.cell_note)
     if after.trouble and after.trouble != before.trouble:
         log.error("node %s: %s; nothing is done there without a person's order", after.id, after.trouble)
     if before.cell and after.cell != before.cell:

@@ -5,6 +5,7 @@ broker.
 import asyncio
 import logging
 import random
+import traceback
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -83,6 +84,14 @@ def rest_s(count: int, took_s: float) -> float:
     return min(REST_S_MAX, RESTS_PER_BATCH * took_s) if count > 1 else 0.0
 
 
+def _read(body: bytes) -> Notification | Ignored:
+    """A bug at one notification holds up no others: it is told where it is buried."""
+    try:
+        return read(body)
+    except Exception:  # noqa: BLE001 - whatever it is, no other daemon can read it either
+        return UnreadableNotification(reason=traceback.format_exc(limit=-3))
+
+
 class EventReader(Supervised):
     """The part that reads Ironic's notifications in batches and has them applied. A batch is acknowledged after its
     changes are committed and its dead letters are confirmed.
@@ -124,12 +133,15 @@ class EventReader(Supervised):
 
     async def _hear(self) -> None:
         loop = asyncio.get_running_loop()
-        prefetch = self._settings.prefetch
-        opens = partial(InboxConsuming.open, inbox=self._inbox.objects, prefetch=prefetch, bind_s=BIND_S)
-        why = self.status.last_error
+        opens = partial(
+            InboxConsuming.open,
+            inbox=self._inbox.objects,
+            prefetch=self._settings.prefetch,
+            bind_s=BIND_S,
+        )
         gap = (
             f"reading was interrupted: {why}"
-            if why
+            if (why := self.status.last_error)
             else "reading begins: earlier messages may have been missed"
         )
         async with consumer(self._link, self.status, opens) as consuming:
@@ -151,7 +163,7 @@ class EventReader(Supervised):
         wrong: list[tuple[Delivery, UnreadableNotification]] = []
         came_back: list[Notification] = []
         for heard in deliveries:
-            result = read(heard.parcel.body)
+            result = _read(heard.parcel.body)
             if isinstance(result, Ignored):
                 self._ignore(result)
                 continue
@@ -184,13 +196,12 @@ class EventReader(Supervised):
 
     async def _bury(self, heard: Delivery, wrong: UnreadableNotification) -> None:
         self.unreadable += 1
-        letter = f"{self._name}-{self.unreadable}"
         await self._graves.offer(
             inbox_dead_letter(
                 heard,
                 reason=wrong.reason,
                 where=self._name,
-                letter=letter,
+                letter=f"{self._name}-{self.unreadable}",
                 at=moment(self._writer.clock_us()),
             )
         )

@@ -132,11 +132,11 @@ class Reporter(PartGroup):
             while True:
                 await self._woken.wait()
                 await self._batches.until_fewer_than(BATCHES_MAX)
-                if reports := self._take():
+                if reports := await self._take():
                     self._batches.start(self._ask(reports))
                 self._reporting.status.well()
 
-    def _take(self) -> list[ReportUnderWay]:
+    async def _take(self) -> list[ReportUnderWay]:
         batch = [*self._touched.values()][:REPORTS_AT_ONCE]
         for row in batch:
             del self._touched[row.id]
@@ -146,11 +146,12 @@ class Reporter(PartGroup):
         if behind:
             self._overtake(behind)
         traits, foreign = self._writer.policy.standard_traits, self._rules.foreign_providers
-        tried = [
-            report_of(row, traits, foreign=foreign, may_try=row.id not in self._refused_trials)
-            for row in batch
-        ]
-        reports = [sent for sent in tried if sent is not None]
+        reports: list[ReportUnderWay] = []
+        for row in self._writer.rows.awake(batch, lambda row: row.id):
+            may_try = row.id not in self._refused_trials
+            async with self._writer.rows.trying(row.id):
+                if sent := report_of(row, traits, foreign=foreign, may_try=may_try):
+                    reports.append(sent)
         self._asked |= {each.report.root: each.version for each in reports}
         return reports
 
@@ -170,7 +171,7 @@ class Reporter(PartGroup):
                     self._has_notes.set()
                 else:
                     changes[each.report.root] = change
-            await self._writer.change(changes)
+            await self._writer.change_each(changes)
             self._forget({node: versions[node] for node in changes})
         except Operational as problem:
             self._forget(versions)
@@ -187,7 +188,7 @@ class Reporter(PartGroup):
             versions = {node: self._asked[node] for node in notes if node in self._asked}
             try:
                 # A note that is lost is found out again: the row is reported once more.
-                await self._writer.change(notes, is_lazy=True)
+                await self._writer.change_each(notes, is_lazy=True)
             except Operational:
                 self._accepted = notes | self._accepted
                 self._has_notes.set()

@@ -141,7 +141,6 @@ class Sweeper(PartGroup):
         # The times of the last change and of the last creation of a node that was looked at; none before the first look.
         self._changed_to: dict[ChangeTime, datetime] = {}
         self.sweeps = 0
-        self.change_looks = 0
 
     # What others tell
 
@@ -233,7 +232,7 @@ class Sweeper(PartGroup):
                 continue
             if row is None or row.needs_read or row.is_deleted or row.missing_since_us or row.node != node:
                 changes[node.id] = self._change_by(row.version if row else 0, _as_found(node))
-        rows.update((row.id, row) for row in await self._writer.change(changes))
+        rows.update((row.id, row) for row in await self._writer.change_each(changes))
 
     async def _handle_unlisted(
         self, listed: AbstractSet[ProviderId], rows: Mapping[ProviderId, NodeRow]
@@ -243,11 +242,10 @@ class Sweeper(PartGroup):
         """
         known = [row for row in rows.values() if not row.is_deleted]
         gone, held = await self._decide([row for row in known if row.id not in listed], len(known))
-        changes: dict[ProviderId, Change] = {
-            row.id: self._change_by(row.version, held_missing) for row in held
-        }
-        changes |= {row.id: not_listed for row in gone}
-        await self._writer.change(changes)
+        await self._writer.change_each(
+            {row.id: self._change_by(row.version, held_missing) for row in held}
+            | {row.id: not_listed for row in gone}
+        )
         if held:
             self._say_missing(held, len(known))
         elif in_trouble := [row for row in known if row.trouble]:
@@ -299,7 +297,6 @@ class Sweeper(PartGroup):
         """
         for by in CHANGE_TIMES:
             await self._look_for(by)
-        self.change_looks += 1
 
     async def _look_for(self, by: ChangeTime) -> None:
         """Ironic's processes and this daemon have different clocks. So the next look begins where the last one found the
@@ -352,8 +349,8 @@ class Sweeper(PartGroup):
                 del self._suspects[node]
             suspects = []
             self._sweeping.wake()
-        unlisted = [each for each in self._unlisted if each not in self._failing]
-        await self._read([*suspects, *unlisted][: self._rules.page], FIRST_READ_S_MAX)
+        suspects += [each for each in self._unlisted if each not in self._failing]
+        await self._read(suspects[: self._rules.page], FIRST_READ_S_MAX)
 
     async def _read_failing(self) -> None:
         """Read those nodes and allocations again that could not be read and whose pauses are over."""
@@ -361,9 +358,9 @@ class Sweeper(PartGroup):
         wanted = {*self._allocations, *self._suspects, *self._unlisted}
         self._failing = {each: when for each, when in self._failing.items() if each in wanted}
         due = [each for each, (_, due_s) in self._failing.items() if due_s <= now_s]
-        nodes = [ProviderId(each) for each in due if each not in self._allocations]
-        await self._find_nodes_of([each for each in due if each in self._allocations])
-        await self._read(nodes)
+        found = [each for each in due if each in self._allocations]
+        await self._find_nodes_of(found)
+        await self._read([ProviderId(each) for each in due if each not in found])
         if not self._failing:
             self._reading.well()
 
@@ -395,16 +392,15 @@ class Sweeper(PartGroup):
             self._forget(node)
             if answer is not None:
                 self._lost_at.pop(node, None)
-        missing = [rows[node] for node, answer in found.items() if answer is None]
-        missing = [row for row in missing if row.version and not row.is_deleted]
+        unfound = (rows[node] for node, answer in found.items() if answer is None)
+        missing = [row for row in unfound if row.version and not row.is_deleted]
         # A daemon reads nodes of others as well.
         known = max(len(self._membership.owned), len(nodes))
         gone, held = await self._decide(missing, known)
-        changes = {
-            node: self._change_by(rows[node].version, _as_found(answer)) for node, answer in found.items()
-        }
-        changes |= {row.id: self._change_by(row.version, held_missing) for row in held}
-        await self._writer.change(changes)
+        await self._writer.change_each(
+            {node: self._change_by(rows[node].version, _as_found(answer)) for node, answer in found.items()}
+            | {row.id: self._change_by(row.version, held_missing) for row in held}
+        )
         self._lost_at |= {row.id: self._steady_us() for row in gone if not row.missing_since_us}
         if held:
             self._say_missing(held, known)
@@ -518,7 +514,7 @@ class Adopter(Periodic):
 
     async def _adopt(self) -> None:
         async for rows in pages_of(self._store, self._membership.name, self._page, needs="read"):
-            await self._writer.change({row.id: self._adopted for row in rows})
+            await self._writer.change_each({row.id: self._adopted for row in rows})
 
     def _adopted(self, row: NodeRow) -> NodeRow:
         return seen(row) if _is_owned(row, self._membership) else row

@@ -57,7 +57,12 @@ def ironic_parts(
     """
     chance = station.chance
     policy = NodePolicy(cells=cells, standard_traits=STANDARD_TRAITS, can_read=api is not None)
-    writer = NodeWriter(store, policy, clock_us=clock_us)
+    apart = in_cells or {}
+    at = _stations_of(cells, station, apart)
+    # Any of the cells' queues will do: each daemon reads all. Without a cell there is nothing to deploy.
+    cell, there = next(iter(at.items()), ("", station))
+    failed = FailedRows(there, f"ironic.{cell}.work")
+    writer = NodeWriter(store, policy, failed, clock_us=clock_us)
     membership = Membership(store, name, incarnation, rules, clock_s=clock_s, chance=chance)
     reporter = Reporter(
         writer, store, station, rules, daemon=name, overtake=membership.overtake, chance=chance
@@ -86,11 +91,6 @@ def ironic_parts(
         on_came_back=announcer.tell_again,
         chance=chance,
     )
-    apart = in_cells or {}
-    at = _stations_of(cells, station, apart)
-    # Any of the cells' queues will do: each daemon reads all. Without a cell there is nothing to deploy.
-    cell, there = next(iter(at.items()), ("", station))
-    failed = FailedRows(there, f"ironic.{cell}.work")
     deploying: tuple[Part, ...] = ()
     if api is not None:
 

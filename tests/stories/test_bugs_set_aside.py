@@ -17,7 +17,7 @@ from cell_conductor.settings import ConductorSettings
 from compute_sim import handlers as compute_handlers
 from engine.flavors import Image, InstanceId, RequestId, Wait
 from engine.inventories import Share
-from ironic_sync import deploying
+from ironic_sync import applying, deploying, events, reporting
 from kit import parts
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from laboratory.ironic import available_nodes
@@ -438,6 +438,39 @@ async def test_a_deploy_at_which_its_daemon_fails_ends_and_other_nodes_are_deplo
         assert "AssertionError: planted" in letter.reason
         # Its node is cleaned, and offered again.
         await metal.until_free(*[node for node in metal.nodes if metal.with_instance(other) != [node]])
+
+
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [(applying, "after_change"), (reporting, "report_of"), (events, "read")],
+    ids=["changed", "reported", "heard"],
+)
+@BOTH
+async def test_a_node_at_which_daemons_fail_holds_up_no_others(
+    bus: str, books: str, module: Any, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "ROW_RESTS_S_FIRST", 0.2)
+    nodes = available_nodes(2)
+    cursed, other = nodes
+
+    def is_of_cursed(about: Any, *_: object, **__: object) -> bool:
+        return cursed.uuid.encode() in about if isinstance(about, bytes) else str(about.id) == cursed.uuid
+
+    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"), metal.daemon("d2"):
+        with bug_in(module, function, is_of_cursed) as met:
+            await metal.until_offered(other)
+            if function == "read":
+                await metal.until_offered(cursed)
+            await metal.until_active(await metal.boot(1))
+            if function == "read":
+                await metal.until_active(await metal.boot(2))
+            await until(lambda: bool(met), "a daemon has met the bug")
+        if function == "read":
+            (letter, *_) = await letters_of(metal.cloud)
+            assert "AssertionError: planted" in letter.reason
+        else:
+            # When the bug is gone, the node is offered, too.
+            await metal.until_offered(cursed)
 
 
 # On hosts, of which all of a cell have one compute

@@ -55,6 +55,11 @@ Said = Answer | DeployProgressed | UndeployOrdered
 Event = Callable[[Callable[[], Awaitable[httpx.Response]]], Awaitable[httpx.Response]]
 
 
+def alone(name: str) -> FailedRows:
+    """No other daemon is there to try what this one fails at."""
+    return FailedRows(Station(MemoryBroker().as_user(), name), "ironic.c1.work")
+
+
 class Wire(httpx.AsyncBaseTransport):
     """The way to the simulated Ironic. Something may happen at a request, by its number from 1 on."""
 
@@ -197,8 +202,7 @@ class Stand:
         place.owned[self.id] = epoch
         api = HttpIronicApi("http://ironic", limits=REST, transport=self.wire)
         api.order_only_if(place.may_act_on)
-        failed = FailedRows(Station(MemoryBroker().as_user(), name), "ironic.c1.work")
-        deployer = Deployer(api, self.writer, self.store, place, self._say, settings, failed)
+        deployer = Deployer(api, self.writer, self.store, place, self._say, settings, alone(name))
         place.listeners.append(deployer)
         if touches:
             self.writer.listen(deployer.touch)
@@ -295,7 +299,7 @@ class Stand:
             self._work.put_nowait(lambda: self._hearing.hear([word]))
 
     def _new_keeper(self) -> NodeWriter:
-        writer = NodeWriter(self.store, TERMS, skew_us=1, clock_us=self._now_us)
+        writer = NodeWriter(self.store, TERMS, alone("d1"), skew_us=1, clock_us=self._now_us)
         writer.listen(self._follow)
         return writer
 

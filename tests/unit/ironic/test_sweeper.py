@@ -28,6 +28,7 @@ from kit.rest import RestLimits
 from laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
 from tests.ironic_clients.nodes import delete
 from tests.stores_in_memory import MemoryIronicStore
+from tests.unit.ironic.deployer_stand import alone
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -91,7 +92,9 @@ class Stand:
         self.api = HttpIronicApi("http://ironic", limits=REST, transport=self.wire)
         self.store = MemoryIronicStore()
         self.at_us, self.at_s = T0_US, 100.0
-        self.writer = NodeWriter(self.store, TERMS, skew_us=2 * SECOND_US, clock_us=lambda: self.at_us)
+        self.writer = NodeWriter(
+            self.store, TERMS, alone("d1"), skew_us=2 * SECOND_US, clock_us=lambda: self.at_us
+        )
         self.place = Place(self.store, settings, self.ids)
         self.sweeper = Sweeper(
             self.api,
