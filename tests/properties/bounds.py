@@ -2,7 +2,7 @@
 
 from hypothesis import HealthCheck, Phase, settings
 
-# Of most properties `make proof` tries twice as many examples (tests/conftest.py).
+# `make proof` tries three times as many examples as `make test` (tests/conftest.py).
 BOUNDED = settings(
     deadline=None,
     derandomize=True,
@@ -15,5 +15,11 @@ BOUNDED = settings(
 # The longest of the proof takes two minutes of a processor that it has alone.
 TIMEOUT_S = 900
 
+
+def times(more: int) -> settings:
+    """So many times the examples of other properties."""
+    return settings(BOUNDED, max_examples=more * settings().max_examples)
+
+
 # For properties on which all others rest.
-THOROUGH = settings(BOUNDED, max_examples=250)
+THOROUGH = times(2)

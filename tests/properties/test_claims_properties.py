@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from bus.message import type_of
 from bus.messages.placement import SwapClaim
@@ -26,7 +26,7 @@ from engine.refusals import (
 )
 from tests.contracts.placement_orders import HORIZON, NOON, a_release
 from tests.contracts.store_client import StoreClient
-from tests.properties.bounds import THOROUGH, TIMEOUT_S
+from tests.properties.bounds import TIMEOUT_S, times
 from tests.properties.oracle import Amounts, Oracle, PlainInventory, PlainProvider, Said, summed
 from tests.properties.worlds import CELLS, CONSUMERS, PARENTS, Restock, World, report_of, worlds
 from tests.stores_in_memory import MemoryPlacementStore
@@ -38,7 +38,7 @@ Usage = dict[tuple[ProviderId, str], int]
 def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
     met: Counter[tuple[str, object]] = Counter()
 
-    @settings(THOROUGH, max_examples=600)
+    @times(5)
     @given(worlds())
     def search(world: World) -> None:
         met.update(asyncio.run(compare(world)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -22,7 +22,7 @@ from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
 from tests.contracts.placement_orders import provider
 from tests.plugins import standard_plugins
-from tests.properties.bounds import THOROUGH
+from tests.properties.bounds import THOROUGH, times
 
 IO_OPS_MAX, INSTANCES_MAX = 3, 4
 PLUGINS = standard_plugins(io_ops_max=IO_OPS_MAX, instances_max=INSTANCES_MAX)
@@ -276,7 +276,7 @@ def in_order_of_decision(specs: Sequence[InstanceSpec]) -> dict[InstanceSpec, li
 def test_every_choice_is_one_that_the_slow_way_could_have_made() -> None:
     met: Counter[str] = Counter()
 
-    @settings(THOROUGH, max_examples=400)
+    @times(3)
     @given(
         cloud=clouds(),
         specs=batches(),
@@ -306,7 +306,7 @@ def test_every_choice_is_one_that_the_slow_way_could_have_made() -> None:
             met["refused"] += len(mine) - taken
 
     check()
-    assert min(met[what] for what in ("chosen", "refused", "alternates", "nodes")) > 100, met
+    assert min(met[what] for what in ("chosen", "refused", "alternates", "nodes")) > 50, met
     assert met["refused after others had a host"] > 10
 
 
