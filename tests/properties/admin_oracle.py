@@ -4,6 +4,7 @@ It is slow on purpose and shares no line with placement_worker/core, so it canno
 only the name of a verdict.
 """
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from msgspec import UNSET
@@ -201,8 +202,11 @@ class AdminOracle:
         names.remove(write.name)
         return "Done"
 
-    def _allocate(self, consumers: tuple[ConsumerAllocations, ...]) -> str:
-        if refused := self._not_allocated(consumers):
+    def _allocate(
+        self, consumers: tuple[ConsumerAllocations, ...], named: AbstractSet[str] = frozenset()
+    ) -> str:
+        """`named` are classes of inventories that are written together with these."""
+        if refused := self._not_allocated(consumers, named):
             return refused
         touched = {amount.provider for one in consumers for amount in one.amounts}
         for one in consumers:
@@ -215,7 +219,7 @@ class AdminOracle:
             self.providers[which].generation += 1
         return "Done"
 
-    def _not_allocated(self, consumers: tuple[ConsumerAllocations, ...]) -> str:
+    def _not_allocated(self, consumers: tuple[ConsumerAllocations, ...], named: AbstractSet[str]) -> str:
         if len({one.consumer for one in consumers}) < len(consumers):
             return "NotAllowed"
         for one in consumers:
@@ -225,7 +229,7 @@ class AdminOracle:
         amounts = [amount for one in consumers for amount in one.amounts]
         if any(amount.provider not in self.providers for amount in amounts):
             return "UnknownProvider"
-        if {amount.resource for amount in amounts} - self.classes - self.standard:
+        if ({amount.resource for amount in amounts} | named) - self.classes - self.standard:
             return "UnknownClass"
         return "" if self._fits(consumers) else "DoesNotFit"
 
@@ -272,13 +276,12 @@ class AdminOracle:
                 return "UnknownProvider"
             if one.generation != self.providers[one.provider].generation:
                 return "GenerationMoved"
-            if set(one.inventories) - self.classes - self.standard:
-                return "UnknownClass"
         for one in write.inventories:
             provider = self.providers[one.provider]
             provider.generation += bool(one.inventories)
             provider.stocks |= one.inventories
-        verdict = self._allocate(write.allocations)
+        named = {name for one in write.inventories for name in one.inventories}
+        verdict = self._allocate(write.allocations, named)
         if verdict != "Done":
             return verdict
         for one in write.inventories:

@@ -26,7 +26,7 @@ from engine.refusals import (
 )
 from tests.contracts.placement_orders import HORIZON, NOON, a_release
 from tests.contracts.store_client import StoreClient
-from tests.properties.bounds import TIMEOUT_S, times
+from tests.properties.bounds import TIMEOUT_S, not_reached, times
 from tests.properties.oracle import Amounts, Oracle, PlainInventory, PlainProvider, Said, summed
 from tests.properties.worlds import CELLS, CONSUMERS, PARENTS, Restock, World, report_of, worlds
 from tests.stores_in_memory import MemoryPlacementStore
@@ -38,21 +38,21 @@ Usage = dict[tuple[ProviderId, str], int]
 def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
     met: Counter[tuple[str, object]] = Counter()
 
-    @times(5)
+    @times(3)
     @given(worlds())
     def search(world: World) -> None:
         met.update(asyncio.run(compare(world)))
 
     search()
-    # The generated worlds reach all these verdicts.
     said_of_shares = ("claimed", "already claimed", "does not fit", "moved", "superseded", "not allowed")
-    assert set(met) >= {
+    verdicts = (
         *itertools.product(("claim", "swap"), said_of_shares),
         *itertools.product(("release",), ("released", "superseded", "not allowed")),
         ("claim", "too old"),
         ("way back", False),
         ("way back", True),
-    }
+    )
+    assert not_reached(verdicts, met) == []
 
 
 async def compare(world: World) -> list[tuple[str, object]]:
