@@ -92,8 +92,6 @@ KEPT = {
     "deploy": ("deploy/test_container_files.py",),
     "simulation": (
         "simulation/test_planted.py::test_a_planted_bug_is_found[claims granted without a capacity check",
-        "simulation/test_planted.py::test_a_planted_bug_is_found[a redelivered order carried out again",
-        "simulation/test_planted.py::test_a_planted_bug_is_found[late success of attempt 1 accepted",
     ),
     "pages": (
         "stories/moor/test_dashboard_in_a_browser.py::test_tiles_are_drawn",

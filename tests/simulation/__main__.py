@@ -20,7 +20,7 @@ from tests.simulation.bug_search import find_and_shrink
 from tests.simulation.drawing import WORLDS
 from tests.simulation.drawing_nodes import NODE_SEEDS
 from tests.simulation.kept import KeptPlan, keep, kept, plan_of
-from tests.simulation.many_seeds import FIXED_HASH_SEED, HASH_SEED_VARIABLE, run_many
+from tests.simulation.many_seeds import FIXED_HASH_SEED, HASH_SEED_VARIABLE, pool_with_fixed_hashes, run_many
 from tests.simulation.report import covered, flips_and_claims, lines_of, summary_of
 from tests.simulation.seeds import run
 
@@ -76,7 +76,8 @@ def _run_all(seeds: Sequence[int]) -> int:
                 flush=True,
             )
 
-    result = run_many(seeds, on_broken=is_broken, on_done=is_done)
+    with pool_with_fixed_hashes() as pool:
+        result = run_many(pool, seeds, on_broken=is_broken, on_done=is_done)
     for line in (*covered(result.seen), flips_and_claims(result.seen)):
         print(line)
     print(

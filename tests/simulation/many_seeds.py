@@ -30,25 +30,27 @@ class SeedsResult(Struct, frozen=True):
 
 
 def run_many(
+    pool: ProcessPoolExecutor,
     seeds: Iterable[int | str],
     on_broken: Callable[[int | str, str], None] = lambda _seed, _how: None,
     on_done: Callable[[int], None] = lambda _count: None,
 ) -> SeedsResult:
     wanted = list(seeds)
-    chunks = [wanted[at : at + SEEDS_AT_ONCE] for at in range(0, len(wanted), SEEDS_AT_ONCE)]
+    # A few seeds are spread over all processes, too.
+    at_once = min(SEEDS_AT_ONCE, 1 + len(wanted) // (4 * (os.cpu_count() or 1)))
+    chunks = [wanted[at : at + at_once] for at in range(0, len(wanted), at_once)]
     broken: dict[int | str, str] = {}
     seen: Counter[tuple[str, str]] = Counter()
     seeds_with: Counter[tuple[str, str]] = Counter()
     cpu_s = 0.0
-    with pool_with_fixed_hashes() as pool:
-        for chunk, result in zip(chunks, pool.map(run_some, chunks), strict=True):
-            on_done(len(chunk))
-            for seed, how in result.broken.items():
-                on_broken(seed, how)
-            broken |= result.broken
-            seen += result.seen
-            seeds_with += result.seeds_with
-            cpu_s += result.cpu_s
+    for chunk, result in zip(chunks, pool.map(run_some, chunks), strict=True):
+        on_done(len(chunk))
+        for seed, how in result.broken.items():
+            on_broken(seed, how)
+        broken |= result.broken
+        seen += result.seen
+        seeds_with += result.seeds_with
+        cpu_s += result.cpu_s
     return SeedsResult(broken, seen, seeds_with, cpu_s)
 
 
@@ -59,14 +61,16 @@ def pool_with_fixed_hashes() -> Iterator[ProcessPoolExecutor]:
     """
     before = os.environ.get(HASH_SEED_VARIABLE)
     os.environ[HASH_SEED_VARIABLE] = FIXED_HASH_SEED
-    try:
-        with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"), initializer=_begin) as pool:
-            yield pool
-    finally:
-        if before is None:
-            del os.environ[HASH_SEED_VARIABLE]
-        else:
-            os.environ[HASH_SEED_VARIABLE] = before
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"), initializer=_begin) as pool:
+        try:
+            # With the first work all processes start.
+            pool.submit(int)
+        finally:
+            if before is None:
+                del os.environ[HASH_SEED_VARIABLE]
+            else:
+                os.environ[HASH_SEED_VARIABLE] = before
+        yield pool
 
 
 def _begin() -> None:

@@ -3,7 +3,7 @@
 A file keeps the seed that last showed each bug; the search tries that seed first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from msgspec import structs
 from tests.planted import OF_NODES, OF_WORLDS, SIMULATED
 from tests.simulation.bug_search import PARTS, SCRIPTS, FoundBug, ShownBug, find, find_and_shrink
 from tests.simulation.drawing import WORLDS
-from tests.simulation.many_seeds import pool_with_fixed_hashes
 from tests.simulation.plan import Plan
 from tests.simulation.test_simulation import SEEDS, SEEDS_OF_NODES, TIMEOUT_S
 
@@ -27,12 +26,6 @@ SHRUNK = [next(iter(bugs)) for bugs in (SIMULATED, *OF_WORLDS.values(), OF_NODES
 
 Searched = dict[str, Future[ShownBug | None]]
 Shrunk = dict[str, Future[FoundBug | None]]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    with pool_with_fixed_hashes() as pool:
-        yield pool
 
 
 @pytest.fixture(scope="module")

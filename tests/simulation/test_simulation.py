@@ -6,6 +6,7 @@ promise once.
 import gzip
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,19 +40,19 @@ def stage(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def ran(stage: str) -> SeedsResult:
-    return run_many(_seeds(stage, of_nodes=False))
+def ran(stage: str, pool: ProcessPoolExecutor) -> SeedsResult:
+    return run_many(pool, _seeds(stage, of_nodes=False))
 
 
 @pytest.fixture(scope="module")
-def ran_nodes(stage: str) -> SeedsResult:
-    return run_many(_seeds(stage, of_nodes=True))
+def ran_nodes(stage: str, pool: ProcessPoolExecutor) -> SeedsResult:
+    return run_many(pool, _seeds(stage, of_nodes=True))
 
 
 @pytest.fixture(scope="module")
-def ran_kept(stage: str) -> SeedsResult:
+def ran_kept(stage: str, pool: ProcessPoolExecutor) -> SeedsResult:
     plans = [*names()]
-    return run_many(plans[-NEWEST:] if stage == "a few" else plans)
+    return run_many(pool, plans[-NEWEST:] if stage == "a few" else plans)
 
 
 @pytest.mark.timeout(TIMEOUT_S)
