@@ -1,6 +1,8 @@
 """A fake of Keystone v3: only /v3/auth/tokens, with the status codes of the real one."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
@@ -11,6 +13,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from kit.health import Listen
+from kit.http_server import HttpServer
 
 OUR_PASSWORD = "of the service"  # noqa: S105  (a fake one takes it)
 
@@ -39,6 +44,18 @@ class FakeKeystone:
 
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app))
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[dict[str, str]]:
+        """The variables of a process that asks it."""
+        server = HttpServer(self.app, Listen("127.0.0.1", 0))
+        serving = asyncio.create_task(server.run())
+        asks = {"KEYSTONE_URL": f"{server.url}/identity", "USER": "placement", "PASSWORD": OUR_PASSWORD}
+        try:
+            yield {f"MOOR_OPENSTACK_{name}": value for name, value in asks.items()}
+        finally:
+            await server.stop()
+            await serving
 
     def issue(self, *, lasts_s: float = 3600, **said: object) -> str:
         token = uuid4().hex

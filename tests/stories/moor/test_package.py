@@ -16,7 +16,7 @@ import pytest
 
 from bus.message import type_of
 from bus.messages import ALL
-from tests.unit.test_class_names import ROOMS
+from tests.unit.test_repository import ROOMS
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.limits.kept import KEPT
 from tests.unit.limits.refusals import REFUSED, UNTOLD, Case
 from tests.unit.limits.unrefused import SEEN, WHY
-from tests.unit.test_class_names import ROOMS, ROOT
+from tests.unit.test_repository import ROOMS, ROOT
 
 LIMIT = re.compile(r"\b_?[A-Z][A-Z0-9_]*_MAX\b")
 DEFINED = re.compile(r"^ {0,4}([\w, ]*_MAX[\w, ]*)(?:: [^=\n]+)? = ", re.MULTILINE)

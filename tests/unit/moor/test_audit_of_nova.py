@@ -9,29 +9,23 @@ import pytest
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.administration import Done, WriteAnswered
 from bus.messages.audit import (
     AskBooks,
-    AskCellBooks,
-    AskContradictions,
-    AskHostBooks,
     BookEntry,
     BooksFound,
-    CellBooksFound,
-    ContradictionsFound,
-    HostBooksFound,
     MendConsumer,
     SeenConsumer,
 )
-from bus.messages.build import AskInstances, InstancesFound
-from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
+from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, ResourceAmount
 from moor.client.books.auditing import AuditOptions, AuditResult, audited
 from moor.client.books.books_reader import BooksReader
 from moor.client.books.rules import UNKNOWN, FirstLook, NovaToAsk
+from moor.client.books.views import InstanceView
 from nova_bridge.in_moor import LooksInFile
 from tests.nova.simulated_api import SimulatedNova
-from tests.properties.test_audit_properties import HOSTS, NOW, PLACES
+from tests.properties.test_audit_properties import HOSTS, NOW
+from tests.unit.moor.test_audit_run import Everyone
 
 pytestmark = pytest.mark.asyncio
 
@@ -54,38 +48,24 @@ def held(id_: ConsumerId, **changes: object) -> BookEntry:
     return structs.replace(entry, **changes)
 
 
-class Books:
+class Books(Everyone):
     """Placement's consumers, and nothing anywhere else. An order to free one is obeyed."""
 
     def __init__(self, *entries: BookEntry) -> None:
+        super().__init__(InstanceView(id=InstanceId(RUNNING)))
         self.entries = {each.id: each for each in entries}
         self.freed: list[ConsumerId] = []
 
-    async def ask(self, question: Message) -> Message:  # noqa: PLR0911 - one for each question
+    async def ask(self, question: Message) -> Message:
         match question:
             case AskBooks():
                 wanted = question.consumers or sorted(self.entries)
                 return BooksFound(consumers=tuple(self.entries[id_] for id_ in wanted if id_ in self.entries))
-            case AskInstances():
-                return InstancesFound(instances=())
-            case AskCellBooks():
-                return CellBooksFound(entries=())
-            case AskHostBooks():
-                return HostBooksFound(entries=(), asked=question.hosts)
-            case AskContradictions():
-                return ContradictionsFound(contradictions=())
-            case AskSnapshot():
-                return SnapshotPage(providers=tuple(PLACES.providers.values()), published=LogPosition(0, 0))
             case MendConsumer(claim=None):
                 entry = self.entries.pop(question.consumer)
                 assert question.seen == SeenConsumer(generation=entry.generation, attempt=entry.attempt)
                 self.freed.append(question.consumer)
-                return WriteAnswered(verdict=Done())
-            case _:
-                raise AssertionError(question)
-
-    async def send(self, message: Message) -> None:
-        raise AssertionError(message)
+        return await super().ask(question)
 
 
 class Looks:

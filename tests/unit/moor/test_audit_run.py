@@ -1,6 +1,8 @@
-"""One audit: it names the cells that do not answer, drops faults that pass, and says why a mend is refused."""
+"""One audit: it names the cells that do not answer, drops faults that pass, says why a mend is refused; and asks Ironic what its nodes have: instances
+that nobody has in the books, and instances that are gone there.
+"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -29,16 +31,18 @@ from bus.messages.hosts import HostSet, SetHost
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from bus.workers.station import NoAnswer
 from engine.flavors import InstanceId
-from engine.hosts import HostMode, HostSetting, HostState
-from engine.inventories import ConsumerId
+from engine.hosts import NODE, HostMode, HostSetting, HostState
+from engine.inventories import ConsumerId, ProviderId
 from engine.refusals import DoesNotFit, Shortfall
+from kit.errors import Unavailable
 from moor.client.books import instance_rules, rules
 from moor.client.books.auditing import AuditOptions, AuditResult, audited, why_no_strays
 from moor.client.books.books_reader import NEW_S, BooksReader
-from moor.client.books.rules import NodeInIronic
+from moor.client.books.instance_rules import LOST
+from moor.client.books.rules import OF_NOBODY, STRAY_ON_NODE, NodeInIronic
 from moor.client.books.views import InstanceView, OnHost
 from moor.client.bus_client import as_received
-from tests.properties.test_audit_properties import AMOUNTS, HOSTS, NOW, PLACES, a_view
+from tests.properties.test_audit_properties import AMOUNTS, HOSTS, ID, NOW, PLACES, a_view
 
 pytestmark = pytest.mark.asyncio
 
@@ -51,7 +55,7 @@ def a_consumer(**changes: object) -> InstanceView:
 
 HARMED = a_consumer(user="bob")
 HOST = HostState(id=HOSTS[0], name="h-1", cell="c1", up=True)
-ID = InstanceId(HARMED.id)
+INSTANCE = InstanceId(HARMED.id)
 SHORT = Shortfall(provider=HOSTS[0], resource="VCPU", asked=2, free=1)
 
 
@@ -139,8 +143,8 @@ async def test_a_fault_counts_if_both_looks_see_the_same_rows() -> None:
 async def test_where_something_runs_that_no_row_knows_nothing_new_is_built_until_somebody_decides(
     *, heals: bool, mode: HostMode, set_to: list[str]
 ) -> None:
-    on_hosts = tuple(OnHost("c1", HostEntry(ID, HOST.id, attempt)) for attempt in (1, 2))
-    everyone = Everyone(InstanceView(id=ID, on_hosts=on_hosts))
+    on_hosts = tuple(OnHost("c1", HostEntry(INSTANCE, HOST.id, attempt)) for attempt in (1, 2))
+    everyone = Everyone(InstanceView(id=INSTANCE, on_hosts=on_hosts))
 
     result = await audit(everyone, heals=heals, host=structs.replace(HOST, setting=HostSetting(mode=mode)))
 
@@ -166,18 +170,18 @@ async def test_a_host_keeps_its_mode_if_placement_holds_the_room_of_what_runs_th
 
 
 async def test_what_no_row_knows_is_removed_from_its_host_if_the_operator_says_so() -> None:
-    stray = OnHost("c1", HostEntry(ID, HOST.id, 1))
-    everyone = Everyone(InstanceView(id=ID, on_hosts=(stray,)))
+    stray = OnHost("c1", HostEntry(INSTANCE, HOST.id, 1))
+    everyone = Everyone(InstanceView(id=INSTANCE, on_hosts=(stray,)))
 
     (finding,) = (await audit(everyone, heals=True, removes_strays=True, host=HOST)).findings
 
-    assert everyone.given == [DestroyInstance(cell="c1", instance=ID, attempt=1, host=HOST.id)]
+    assert everyone.given == [DestroyInstance(cell="c1", instance=INSTANCE, attempt=1, host=HOST.id)]
     assert (finding.outcome, finding.why) == ("ordered", "the host removes it")
 
 
 @pytest.mark.parametrize("lost", [{"in_cells": ()}, {"at_api": None}], ids=["cell's row", "API level's row"])
 async def test_what_a_row_knows_is_never_removed_as_a_stray(lost: dict[str, Any]) -> None:
-    elsewhere = OnHost("c1", HostEntry(ID, HOST.id, 9))
+    elsewhere = OnHost("c1", HostEntry(INSTANCE, HOST.id, 9))
     view = structs.replace(a_view(), consumer=None, on_hosts=(elsewhere,), **lost)
     everyone = Everyone(view)
 
@@ -309,3 +313,116 @@ async def test_why_no_strays_may_be_asked_of_more_nodes_than_one_question_names(
     told = await why_no_strays(BooksReader(many, {"c1": many}, ("c1",)), nodes, timedelta(minutes=1))
 
     assert len(told) == 300
+
+
+STRANGER = ConsumerId(UUID(int=404))
+OWN, OTHER = HOSTS[:2]
+UNKNOWN = ProviderId(UUID(int=405))
+
+
+class Books(Everyone):
+    """Books in which the providers of nodes are ours, but those of `foreign` ones."""
+
+    foreign: Sequence[ProviderId] = ()
+
+    async def ask(self, question: Message) -> Message:
+        if isinstance(question, AskSnapshot):
+            providers = [
+                structs.replace(each, cell="" if each.id in self.foreign else "c1")
+                for each in PLACES.providers.values()
+            ]
+            return SnapshotPage(providers=tuple(providers), published=LogPosition(0, 0))
+        return await super().ask(question)
+
+
+def on_nodes(*, busy: bool = False, **instances: ConsumerId | None) -> Mapping[ProviderId, NodeInIronic]:
+    ids = {"own": OWN, "other": OTHER, "unknown": UNKNOWN}
+    return {
+        ids[name]: NodeInIronic(ids[name], name, "deleting" if busy else "active", instance, busy)
+        for name, instance in instances.items()
+    }
+
+
+def on_node(view: InstanceView) -> InstanceView:
+    """The instance is bare metal: no compute has it."""
+    rows = tuple(structs.replace(each, kind=NODE) for each in view.in_cells)
+    return structs.replace(view, in_cells=rows, on_hosts=())
+
+
+async def audit_nodes(
+    books: Books, *looks: Mapping[ProviderId, NodeInIronic], cell: str = "", away: bool = False
+) -> AuditResult:
+    left = [*looks]
+
+    async def nodes() -> Mapping[ProviderId, NodeInIronic]:
+        if away:
+            raise Unavailable("Ironic at http://ironic cannot be reached")
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    reader = BooksReader(books, dict.fromkeys(("c1", "c2"), books), ())
+    options = AuditOptions(settle=timedelta(minutes=1), cell=cell)
+    return await audited(reader, options, clock=lambda: NOW, ironic=nodes)
+
+
+ACTIVE, DELETED = on_node(a_view()), structs.replace(on_node(a_view("deleted")), consumer=None)
+IN_ORDER = on_nodes(own=ID, other=None)
+
+
+@pytest.mark.parametrize(
+    ("view", "nodes", "kinds"),
+    [
+        pytest.param(ACTIVE, IN_ORDER, [], id="in order"),
+        pytest.param(ACTIVE, on_nodes(own=ID, other=STRANGER), [STRAY_ON_NODE], id="nobody has it"),
+        pytest.param(ACTIVE, on_nodes(own=ID, unknown=STRANGER), [STRAY_ON_NODE], id="no provider"),
+        pytest.param(DELETED, on_nodes(own=ID), [STRAY_ON_NODE], id="deleted in the books"),
+        pytest.param(ACTIVE, on_nodes(own=None, other=ID), [STRAY_ON_NODE, LOST], id="on another node"),
+        pytest.param(
+            ACTIVE, on_nodes(own=STRANGER), [STRAY_ON_NODE, LOST], id="another instance on its node"
+        ),
+        pytest.param(ACTIVE, on_nodes(own=None), [LOST], id="no instance on its node"),
+        pytest.param(ACTIVE, on_nodes(other=None), [], id="a node of another Ironic"),
+        pytest.param(ACTIVE, on_nodes(busy=True, own=None, other=STRANGER), [], id="Ironic works on them"),
+        pytest.param(on_node(a_view("building")), on_nodes(own=None), [], id="it is being deployed"),
+    ],
+)
+async def test_what_ironic_has_is_compared_with_the_books(
+    view: InstanceView, nodes: Mapping[ProviderId, NodeInIronic], kinds: list[str]
+) -> None:
+    found = (await audit_nodes(Books(view), nodes)).findings
+
+    assert [each.fault.kind for each in found] == kinds
+    for each in found:
+        assert "moor node undeploy" in each.why or each.fault.kind == LOST
+
+
+async def test_a_node_that_ironic_has_deployed_for_nobody_is_named_if_it_is_ours() -> None:
+    nodes = on_nodes(own=ID, other=None, unknown=None)
+    alone = {each.id: structs.replace(each, is_of_nobody=each.id != OWN) for each in nodes.values()}
+
+    (finding,) = (await audit_nodes(Books(ACTIVE), alone)).findings
+    assert (finding.fault.kind, finding.fault.about) == (OF_NOBODY, None)
+    assert f"moor node undeploy {OTHER}" in finding.why
+    books = Books(ACTIVE)
+    books.foreign = (OTHER,)
+    assert (await audit_nodes(books, alone)).findings == ()
+    assert (await audit_nodes(Books(ACTIVE), alone, nodes)).findings == ()
+
+
+async def test_what_passes_until_the_second_look_or_changed_lately_is_no_fault() -> None:
+    stray = on_nodes(own=ID, other=STRANGER)
+    assert (await audit_nodes(Books(ACTIVE), stray, IN_ORDER)).findings == ()
+    assert (await audit_nodes(Books(ACTIVE), stray, stray, IN_ORDER)).findings == ()
+    assert DELETED.at_api is not None
+    lately = structs.replace(DELETED, at_api=structs.replace(DELETED.at_api, changed_at=NOW))
+    assert (await audit_nodes(Books(lately), on_nodes(own=ID))).findings == ()
+
+
+async def test_nodes_of_other_programs_other_cells_and_silent_cells_are_not_judged() -> None:
+    stray = on_nodes(own=ID, other=STRANGER)
+    books = Books(ACTIVE)
+    books.foreign = (OTHER,)
+    assert (await audit_nodes(books, stray)).findings == ()
+    assert (await audit_nodes(Books(ACTIVE), stray, cell="c2")).findings == ()
+    silent = await audit_nodes(Books(ACTIVE, silent=AskCellBooks), stray)
+    assert silent.findings == ()
+    assert len(silent.unanswered) == 2

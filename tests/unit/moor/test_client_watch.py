@@ -1,18 +1,36 @@
-"""However many callers follow instances, a client listens once, and asks about all of them together."""
+"""However many callers follow instances, a client listens once, and asks about all of them together; it learns their states from events, too;
+and when a build, a rebuild or a move has ended, whatever has been done with the instance since.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime
 from uuid import UUID
 
+import pytest
 from msgspec import structs
 
 from bus.memory import MemoryBroker
 from bus.message import Message
-from bus.messages.build import InstanceActive, InstanceState
-from engine.flavors import InstanceId, RequestId
-from moor.client.bus_client import LINGER_S, LOOK_AGAIN_S, BusClient, InstanceWatch, has_ended, why_not_built
+from bus.messages.build import InstanceActive, InstanceState, Move, MoveKind, Rebuild, RebuildInstance
+from bus.messages.moves import MoveInstance
+from bus.topology import objects_of
+from engine.flavors import Image, InstanceId, RequestId
+from moor.client.bus_client import (
+    LINGER_S,
+    LOOK_AGAIN_S,
+    BusClient,
+    InstanceFollower,
+    InstanceWatch,
+    has_ended,
+    station_on,
+    why_not_built,
+    why_not_moved,
+    why_not_rebuilt,
+)
 from moor.client.requests import ClientSession, SentRequest
 from tests.simulation.loop import run_simulated
+from tests.unit.examples.values import STATE
 
 
 class Bus:
@@ -136,3 +154,91 @@ def test_an_end_is_told_when_schedulers_know_of_it_and_take_the_next_order() -> 
         await session.__aexit__(None, None, None)
 
     run_simulated(work())
+
+
+@pytest.mark.asyncio
+async def test_events_of_other_projects_do_not_look_like_an_interruption() -> None:
+    broker = MemoryBroker().as_user()
+    connection = await broker.connect()
+    await connection.declare(objects_of(("c1",)))
+    ours = InstanceActive(cell="c1", instance=STATE)
+    async with station_on(broker, "moor") as (station, task):
+        heard = BusClient(station, task).listen("instance.#", project="p")
+        assert await anext(heard) == []
+        waiting = asyncio.ensure_future(anext(heard))
+        await station.send(InstanceActive(cell="c1", instance=structs.replace(STATE, project="another")))
+        await station.send(ours)
+        assert await waiting == [ours]
+        await heard.aclose()
+    await connection.close()
+
+
+def test_an_event_of_another_cell_than_the_instances_does_not_count() -> None:
+    at_api = structs.replace(STATE, cell="c1", state="placed", sequence=7)
+    forged = structs.replace(STATE, cell="c2", state="active", sequence=2**61)
+    active = structs.replace(at_api, state="active", sequence=8)
+    follower = InstanceFollower(None, (STATE.id,))  # type: ignore[arg-type]
+
+    # Before anything is known, any event counts: the API level's state then corrects it.
+    follower.hear(InstanceActive(cell="c2", instance=forged))
+    follower.take((at_api,))
+    assert follower.states == {STATE.id: at_api}
+    follower.hear(InstanceActive(cell="c2", instance=forged))
+    assert follower.states == {STATE.id: at_api}
+    follower.hear(InstanceActive(cell="c1", instance=active))
+    follower.take((at_api,))
+    assert follower.states == {STATE.id: active}
+
+
+BUILD, REBUILD = RequestId(UUID(int=1)), RequestId(UUID(int=2))
+LATER_STATES = ("active", "stopped", "moving", "moved", "shelved", "offloaded")
+
+
+def instance(state: str, rebuild: Rebuild | None = None) -> InstanceState:
+    return InstanceState(
+        id=InstanceId(UUID(int=3)), request_id=BUILD, sequence=9, state=state, rebuild=rebuild
+    )
+
+
+@pytest.mark.parametrize("state", LATER_STATES)
+def test_an_instance_that_was_stopped_or_moved_after_its_build_was_built(state: str) -> None:
+    assert has_ended(instance(state))
+    assert why_not_built(instance(state)) == ""
+
+
+# A later release may have words that this one does not know.
+@pytest.mark.parametrize("state", ["accepted", "waiting", "placed", "building", "deleting", "a later word"])
+def test_a_build_that_goes_on_has_not_ended_and_has_built_nothing(state: str) -> None:
+    assert not has_ended(instance(state))
+    assert why_not_built(instance(state))
+
+
+@pytest.mark.parametrize("state", ["error", "deleted"])
+def test_an_instance_that_does_not_exist_was_not_built(state: str) -> None:
+    assert has_ended(instance(state))
+    assert why_not_built(instance(state))
+
+
+@pytest.mark.parametrize("state", LATER_STATES)
+def test_an_instance_that_was_stopped_or_moved_after_its_rebuild_was_rebuilt(state: str) -> None:
+    image = Image(source="http://images/debian")
+    order = RebuildInstance(request_id=REBUILD, instance=InstanceId(UUID(int=3)), image=image)
+    done = Rebuild(request_id=REBUILD, number=5, image=image, ends_by=datetime(2026, 11, 24, tzinfo=UTC))
+
+    for under_way in ("rebuilding", "a later word"):
+        assert not has_ended(instance(under_way, done))
+        assert why_not_rebuilt(instance(under_way, done), order)
+    assert has_ended(instance(state, done))
+    assert why_not_rebuilt(instance(state, done), order) == ""
+
+
+@pytest.mark.parametrize("kind", ["start", "reboot", "unshelve"])
+def test_an_order_to_run_an_instance_that_does_not_start_has_failed(kind: MoveKind) -> None:
+    order = MoveInstance(request_id=REBUILD, instance=InstanceId(UUID(int=3)), kind=kind)
+    ends_by = datetime(2026, 11, 24, tzinfo=UTC)
+    move = Move(request_id=REBUILD, number=5, kind=kind, source="h1", ends_by=ends_by, outcome="done")
+    there = structs.replace(instance("active"), move=move)
+    broken = structs.replace(there, state="error", reason="h1 could not run it again")
+
+    assert why_not_moved(there, order) == ""
+    assert why_not_moved(broken, order) == "h1 could not run it again"

@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 
 from bus.addresses import Addresses
+from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.messages.build import AskInstances, BuildRejected, InstancesFound, InstanceState
 from bus.messages.cloud import AskOverview, AskTiles, CellState, Overview, Tiles
@@ -28,12 +29,12 @@ from engine.inventories import AggregateId, GroupId, ProviderId
 from engine.refusals import FunnelStep, Miss, NoValidHost
 from ironic_sync.store_sql import IronicStore
 from kit.sql import upgrade
+from moor.client import Client
 from moor.dashboard import node_pages
+from moor.dashboard.resource_pages import INSTANCE_LIST, ResourcePages
 from moor.settings import Settings
 from scheduler_worker.core.project_view import seen_by_project
 from tests.unit.moor.dashboard_visits import Visit
-
-pytestmark = pytest.mark.asyncio
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 CELLS, HOSTS = 2, 5_000
@@ -130,6 +131,7 @@ class LargeCloud:
         return answer
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("path", COSTS)
 async def test_a_page_asks_few_questions_and_stays_small(path: str, visit: Visit) -> None:
     questions, rows_max, bytes_max = COSTS[path]
@@ -146,6 +148,7 @@ async def test_a_page_asks_few_questions_and_stays_small(path: str, visit: Visit
     assert len(page.content) <= bytes_max
 
 
+@pytest.mark.asyncio
 async def test_the_next_page_of_a_list_is_of_the_same_list(visit: Visit) -> None:
     root = (await visit(LargeCloud(), auth="none")).browser()
 
@@ -161,6 +164,7 @@ async def test_the_next_page_of_a_list_is_of_the_same_list(visit: Visit) -> None
         assert filtered in later
 
 
+@pytest.mark.asyncio
 async def test_a_member_is_told_why_not_without_names_of_hosts_and_reasons_of_operators(visit: Visit) -> None:
     visited = await visit(LargeCloud())
     root, ann = await visited.logged_in("root"), await visited.logged_in("ann")
@@ -177,6 +181,7 @@ PAGES_OF_MEMBERS = (
 )
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("path", PAGES_OF_MEMBERS)
 async def test_a_page_of_a_member_asks_about_their_project(path: str, visit: Visit) -> None:
     asking = LargeCloud()
@@ -188,6 +193,7 @@ async def test_a_page_of_a_member_asks_about_their_project(path: str, visit: Vis
     assert {*asking.projects} == {"shop"}
 
 
+@pytest.mark.asyncio
 async def test_the_live_list_of_a_member_is_that_of_their_project(visit: Visit) -> None:
     asking = LargeCloud()
     ann = await (await visit(asking)).logged_in("ann")
@@ -205,6 +211,7 @@ class Silent:
         raise NoAnswer("1 of 1 questions unanswered after 10000 ms")
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("path", "status", "said"),
     [
@@ -218,6 +225,7 @@ async def test_a_page_without_an_answer_says_why(path: str, status: int, said: s
     assert (page.status_code, said in page.text) == (status, True)
 
 
+@pytest.mark.asyncio
 async def test_pages_that_come_at_once_open_the_daemons_database_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,3 +247,18 @@ async def test_pages_that_come_at_once_open_the_daemons_database_once(
 
     await reader.close()
     assert (seen[:3], len(opened)) == ([None] * 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (None, "no instances"),
+        (InstanceId(UUID(int=7)), "no instances so far: the next page goes on"),
+    ],
+)
+def test_an_empty_page_with_more_behind_it_says_so(place: InstanceId | None, said: str) -> None:
+    pages = ResourcePages(Client(MemoryBroker().as_user()))
+
+    table = pages._table(INSTANCE_LIST, InstancesFound(instances=(), next=place), is_later=False)  # noqa: SLF001
+
+    assert table.nothing == said

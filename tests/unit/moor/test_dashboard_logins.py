@@ -1,4 +1,4 @@
-"""Who gets into the dashboard: by a password, by Keystone, by the address that was printed; and who is kept out."""
+"""Who gets into the dashboard: by a password, by Keystone, by the address that was printed; who is kept out; and how sessions end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,16 +8,19 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from kit.health import Listen
-from kit.http_server import HttpServer
-from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
+from moor.dashboard.access import (
+    IDLE_S_MAX,
+    SessionStore,
+)
+from placement_worker.api.values import Caller
+from tests.api.fake_keystone import FakeKeystone
 from tests.unit.moor.dashboard_visits import PASSWORD, Visit, hidden
-
-pytestmark = pytest.mark.asyncio
+from tests.waiting import Clock
 
 HOST_MODE = "/orders/set-host?host=h1&mode=down"
 
 
+@pytest.mark.asyncio
 async def test_a_person_is_sent_to_the_form_and_then_to_the_page_they_wanted(visit: Visit) -> None:
     browser = (await visit()).browser()
 
@@ -30,6 +33,7 @@ async def test_a_person_is_sent_to_the_form_and_then_to_the_page_they_wanted(vis
     assert (await browser.get("/instances")).status_code == 200
 
 
+@pytest.mark.asyncio
 async def test_a_program_is_not_sent_to_a_form(visit: Visit) -> None:
     browser = (await visit()).browser()
     asked = await browser.get("/", headers={"accept": "text/event-stream"})
@@ -40,6 +44,7 @@ async def test_a_program_is_not_sent_to_a_form(visit: Visit) -> None:
     assert (await browser.get("/instances", auth=("ann", PASSWORD))).status_code == 200
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "then", ["//evil.example", "https://evil.example/", "/\\evil.example", "evil", "/a\tb", "/ö"]
 )
@@ -52,6 +57,7 @@ async def test_the_form_leads_nowhere_else(then: str, visit: Visit) -> None:
     assert (await browser.send_form("/login", fields)).headers["location"] == "/"
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize(("scheme", "prefix"), [("http", ""), ("https", "__Host-")])
 async def test_the_cookie_is_for_this_dashboard_alone(scheme: str, prefix: str, visit: Visit) -> None:
     visited = await visit()
@@ -69,6 +75,7 @@ async def test_the_cookie_is_for_this_dashboard_alone(scheme: str, prefix: str, 
     assert "domain" not in cookie.lower()
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "fields",
     [
@@ -90,6 +97,7 @@ async def test_nobody_else_gets_in_and_the_form_says_why(fields: dict[str, str],
     assert (await browser.get("/instances")).status_code == 303
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("address", ["127.0.0.1", "203.0.113.7"])
 async def test_of_a_flood_of_logins_most_are_told_to_try_again(address: str, visit: Visit) -> None:
     """By name, and from elsewhere by address: other people are let in."""
@@ -112,6 +120,7 @@ async def test_of_a_flood_of_logins_most_are_told_to_try_again(address: str, vis
     assert ("logins of this address" in told) is (address != "127.0.0.1")
 
 
+@pytest.mark.asyncio
 async def test_another_site_cannot_log_a_browser_in(visit: Visit) -> None:
     visited = await visit()
     browser, others = visited.browser(), visited.browser()
@@ -134,6 +143,7 @@ async def test_another_site_cannot_log_a_browser_in(visit: Visit) -> None:
     assert (await browser.send_form("/login", {**own, **right})).status_code == 303
 
 
+@pytest.mark.asyncio
 async def test_a_secret_that_was_planted_before_opens_nothing_after_a_login(visit: Visit) -> None:
     visited = await visit()
     attacker = await visited.logged_in("bob")
@@ -152,6 +162,7 @@ async def test_a_secret_that_was_planted_before_opens_nothing_after_a_login(visi
     assert (await attacker.get("/hosts")).status_code == 303
 
 
+@pytest.mark.asyncio
 async def test_after_a_logout_the_cookie_and_its_forms_are_void(visit: Visit) -> None:
     visited = await visit()
     browser = await visited.logged_in("root")
@@ -168,6 +179,7 @@ async def test_after_a_logout_the_cookie_and_its_forms_are_void(visit: Visit) ->
     assert visited.cloud.ordered == []
 
 
+@pytest.mark.asyncio
 async def test_the_cookie_of_another_dashboard_opens_nothing(visit: Visit) -> None:
     one, other = await visit(), await visit()
     browser = await one.logged_in("root")
@@ -181,6 +193,7 @@ async def test_the_cookie_of_another_dashboard_opens_nothing(visit: Visit) -> No
     assert other.cloud.ordered == one.cloud.ordered == []
 
 
+@pytest.mark.asyncio
 async def test_the_printed_address_opens_one_browser_once(visit: Visit) -> None:
     visited = await visit(auth="none")
     (shown,) = visited.shown
@@ -210,19 +223,13 @@ async def test_the_printed_address_opens_one_browser_once(visit: Visit) -> None:
 async def keystone(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeKeystone]:
     """It is served, and dashboards with the authentication `keystone` ask it."""
     keystone = FakeKeystone()
-    server = HttpServer(keystone.app, Listen("127.0.0.1", 0))
-    for name, value in (
-        ("KEYSTONE_URL", f"{server.url}/identity"),
-        ("USER", "placement"),
-        ("PASSWORD", OUR_PASSWORD),
-    ):
-        monkeypatch.setenv(f"MOOR_OPENSTACK_{name}", value)
-    running = asyncio.create_task(server.run())
-    yield keystone
-    await server.stop()
-    await running
+    async with keystone.served() as asks:
+        for name, value in asks.items():
+            monkeypatch.setenv(name, value)
+        yield keystone
 
 
+@pytest.mark.asyncio
 async def test_a_token_logs_in_until_it_ends(
     keystone: FakeKeystone, visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +248,7 @@ async def test_a_token_logs_in_until_it_ends(
     assert visited.cloud.ordered == []
 
 
+@pytest.mark.asyncio
 async def test_a_password_logs_in_as_a_member_of_the_project(keystone: FakeKeystone, visit: Visit) -> None:
     said = {"roles": [{"id": "r", "name": "member"}], "project": {"id": "shop", "name": "demo"}}
     keystone.people["ann", "of ann", "demo"] = said
@@ -253,6 +261,7 @@ async def test_a_password_logs_in_as_a_member_of_the_project(keystone: FakeKeyst
     assert (await browser.get("/hosts")).status_code == 403
 
 
+@pytest.mark.asyncio
 async def test_one_without_a_project_reads_nothing_and_keystone_that_is_away_says_so(
     keystone: FakeKeystone, visit: Visit
 ) -> None:
@@ -265,3 +274,35 @@ async def test_one_without_a_project_reads_nothing_and_keystone_that_is_away_say
     keystone.is_down = True
     away = await browser.log_in(token="unknown")  # noqa: S106
     assert (away.status_code, "Keystone" in away.text) == (503, True)
+
+
+ANN = Caller(user="ann", roles=frozenset(("admin",)))
+
+
+def test_a_session_is_found_by_its_secret_until_its_time_is_over() -> None:
+    clock = Clock(100.0)
+    store = SessionStore(lasts_s=5_000, clock=clock)
+    secret = store.begin(ANN)
+
+    for _ in range(4):
+        assert store.find(secret) is not None
+        clock.now += 1_200
+    assert store.find(secret) is not None
+    clock.now += 201
+
+    assert store.find(secret) is None
+    assert store.find("") is None
+    assert len(store) == 0
+
+
+def test_a_session_that_is_not_used_ends_and_to_peek_is_no_use() -> None:
+    clock = Clock(100.0)
+    store = SessionStore(clock=clock)
+    secret = store.begin(ANN)
+
+    clock.now += IDLE_S_MAX - 1
+    assert store.peek(secret) is not None
+    clock.now += 2
+
+    assert store.peek(secret) is None
+    assert store.find(secret) is None

@@ -1,6 +1,9 @@
-"""Dead letters by the client: what its methods find, and that none of them waits for ever."""
+"""Dead letters: what the client's methods find, that none of them waits for ever, and what people see of a letter's bytes."""
+
+import json
 
 import pytest
+import pytest_asyncio
 
 from bus import message
 from bus.broker import Origin
@@ -8,22 +11,27 @@ from bus.codec import encode
 from bus.memory import MemoryBroker
 from bus.message import EVENTS, Envelope, Parcel
 from bus.messages.cloud import RowFailed
-from bus.queues import DEAD_QUEUE
 from bus.topology import DEAD, objects_of
 from bus.workers.dead_letters import dead_letter_parcel
 from moor.client import BrokerAway, Client, NotFound, dead_letters
+from moor.dashboard.letters import masked
 from tests.contracts.stage import send
 
-pytestmark = pytest.mark.asyncio
 
-
-async def test_letters_are_found_by_their_handles_and_a_blocked_broker_ends_the_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest_asyncio.fixture
+async def memory() -> MemoryBroker:
     memory = MemoryBroker()
-    broker = memory.as_user()
-    connection = await broker.connect()
+    connection = await memory.as_user().connect()
     await connection.declare(objects_of(("c1",), create_foreign=False))
+    await connection.close()
+    return memory
+
+
+@pytest.mark.asyncio
+async def test_letters_are_found_by_their_handles_and_a_blocked_broker_ends_the_wait(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = memory.as_user()
     letters = [
         Parcel(DEAD, "compute.c1.work", b"{}", headers={message.REASON: f"host {number}"})
         for number in range(3)
@@ -43,7 +51,6 @@ async def test_letters_are_found_by_their_handles_and_a_blocked_broker_ends_the_
         await moor.replay_dead_letters(every=True)
     memory.block("")
     assert len(await moor.replay_dead_letters(every=True)) == 3
-    await connection.close()
 
 
 def letter_of_row(row: str, number: int, sender: str = "") -> Parcel:
@@ -60,10 +67,9 @@ def letter_of_row(row: str, number: int, sender: str = "") -> Parcel:
     )
 
 
-async def test_a_row_at_which_many_processes_failed_is_one_dead_letter() -> None:
-    broker = MemoryBroker().as_user()
-    connection = await broker.connect()
-    await connection.declare(objects_of(("c1",), create_foreign=False))
+@pytest.mark.asyncio
+async def test_a_row_at_which_many_processes_failed_is_one_dead_letter(memory: MemoryBroker) -> None:
+    broker = memory.as_user()
     of_first = [letter_of_row("first", number) for number in range(3)]
     await send(broker, *of_first, letter_of_row("second", 0), letter_of_row("first", 9, "moor-app-shop"))
     moor = Client(broker)
@@ -73,15 +79,14 @@ async def test_a_row_at_which_many_processes_failed_is_one_dead_letter() -> None
     assert (await moor.show_dead_letter(first.handle)).type == "row.failed"
     assert [each.handle for each in await moor.delete_dead_letters(first.handle)] == [first.handle]
     assert [each.handle for each in await moor.list_dead_letters()] == [each.handle for each in others]
-    assert await connection.depth(DEAD_QUEUE) == 2
-    await connection.close()
+    assert await moor.count_dead_letters() == 2
 
 
-async def test_a_letter_behind_all_that_are_listed_is_found_by_its_queue_and_by_its_handle() -> None:
-    memory = MemoryBroker()
+@pytest.mark.asyncio
+async def test_a_letter_behind_all_that_are_listed_is_found_by_its_queue_and_by_its_handle(
+    memory: MemoryBroker,
+) -> None:
     broker = memory.as_user()
-    connection = await broker.connect()
-    await connection.declare(objects_of(("c1",), create_foreign=False))
     first, last = "compute.c1.work", "placement.work"
     queues = [first] * dead_letters.LETTERS_MAX + [last] * 3
     await send(
@@ -101,4 +106,44 @@ async def test_a_letter_behind_all_that_are_listed_is_found_by_its_queue_and_by_
     assert await moor.replay_dead_letters(queue=last, every=True, limit=1) == found[:1]
     assert [each.reason for each in await moor.list_dead_letters(queue=last)] == ["letter 1002"]
     assert await moor.count_dead_letters() == dead_letters.LETTERS_MAX + 1
-    await connection.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"name": "web", "user_data": "hush \\" hush", "cut',
+        b'{"name": "web", "admin_password": "hush hu',
+        b'{"name": "web",\n "secret" : 77hush, "x": 1',
+        b'{"url": "amqp://user:hush@host/"}',
+        b'broken: amqp://user:hush@host/ "name": "web"',
+    ],
+)
+def test_secrets_of_a_broken_body_are_hidden_too(body: bytes) -> None:
+    assert "hush" not in masked(body)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        *("password", "admin_password", "adminPass", "admin_pass", "os_auth_token", "auth-token", "secret"),
+        *("clientSecret", "credentials", "private_key", "user_data", "userData", "config_drive", "TOKEN"),
+    ],
+)
+def test_the_value_of_a_secret_field_is_hidden(field: str) -> None:
+    assert "hush" not in masked(json.dumps({"build": [{field: ["hush"]}]}).encode())
+    assert "hush" not in masked(b'{"%s": "hush", "cut' % field.encode())
+
+
+def test_names_that_users_give_are_shown_also_if_they_are_called_after_a_secret() -> None:
+    named = {
+        "trait:CUSTOM_SECRET_ENCLAVE": "required",
+        "trait:COMPUTE_SECURITY_TPM_SECRET_SECURITY_HOST": "forbidden",
+        "resources:CUSTOM_TOKEN_RING": "1",
+        "CUSTOM_TOKEN": 2,
+        "secret_zone": "blue",
+        "passengers": "7",
+    }
+    body = json.dumps({"flavor": {"extra_specs": named}})
+
+    assert json.loads(masked(body.encode())) == json.loads(body)
+    assert masked(body[:-2].encode()) == body[:-2]

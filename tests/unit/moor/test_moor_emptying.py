@@ -140,12 +140,9 @@ async def emptied(asking: Asking, timeout_s: float = AN_HOUR_S, at_once: int = 2
 
 
 def test_what_did_not_move_by_the_first_kind_is_ordered_by_the_next_one() -> None:
-    async def story() -> tuple[Asking, Emptied]:
-        asking = Asking(3)
-        asking.refusal = lambda: "no host has room"
-        return asking, await emptied(asking)
-
-    asking, done = run_simulated(story())
+    asking = Asking(3)
+    asking.refusal = lambda: "no host has room"
+    done = run_simulated(emptied(asking))
 
     assert asking.kinds[:2] == ["live-migrate"] * 2
     assert sorted(asking.kinds) == ["live-migrate"] * 3 + ["migrate"] * 3
@@ -167,24 +164,18 @@ def test_what_waits_for_room_does_not_count_and_the_others_go_on() -> None:
 
 
 def test_what_waited_for_room_until_its_time_was_up_does_not_wait_again_by_another_kind() -> None:
-    async def story() -> tuple[Asking, Emptied]:
-        asking = Asking(1)
-        asking.wait_s, asking.in_vain = {1: 500.0}, {1}
-        return asking, await emptied(asking)
-
-    asking, done = run_simulated(story())
+    asking = Asking(1)
+    asking.wait_s, asking.in_vain = {1: 500.0}, {1}
+    done = run_simulated(emptied(asking))
 
     assert asking.kinds == ["live-migrate"]
     assert [each.reason for each in done.stayed] == ["no valid host: it waited in vain"]
 
 
 def test_as_many_moves_are_under_way_as_the_limits_allow_and_nothing_is_given_up_because_of_them() -> None:
-    async def story() -> tuple[Asking, Emptied]:
-        asking = Asking(6)
-        asking.room = lambda: 2
-        return asking, await emptied(asking, at_once=50)
-
-    asking, done = run_simulated(story())
+    asking = Asking(6)
+    asking.room = lambda: 2
+    done = run_simulated(emptied(asking, at_once=50))
 
     assert [at_s for _, at_s in asking.taken] == [0.0, 0.0, 10.0, 10.0, 20.0, 20.0]
     assert (len(done.moved), done.stayed) == (6, ())
@@ -193,11 +184,8 @@ def test_as_many_moves_are_under_way_as_the_limits_allow_and_nothing_is_given_up
 
 
 def test_when_the_time_is_up_nothing_more_is_ordered_and_the_rest_says_so() -> None:
-    async def story() -> tuple[Asking, Emptied]:
-        asking = Asking(4)
-        return asking, await emptied(asking, timeout_s=15)
-
-    asking, done = run_simulated(story())
+    asking = Asking(4)
+    done = run_simulated(emptied(asking, timeout_s=15))
 
     assert len(asking.taken) == 4
     assert {each.reason for each in done.stayed} == {"its move goes on"}

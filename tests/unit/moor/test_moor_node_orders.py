@@ -1,4 +1,4 @@
-"""What `moor node` orders from Ironic, and what it refuses before it asks Ironic."""
+"""What `moor node` orders from Ironic, and what it refuses before it asks Ironic; files and groups that commands read."""
 
 import asyncio
 import json
@@ -10,13 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from ironic_sync.core.offers import CellMap
 from kit import rest
 from kit.rest import RestLimits
 from laboratory.ironic import IronicServer, IronicSimSettings, SimulatedIronic, WorkDurations, available_nodes
+from moor.clouds.cloud import cells_of_groups
 from moor.commands import app
+from moor.instances.requests import DriveOptions
 from tests.waiting import wait_for
 
 AWAY = "http://127.0.0.1:1"
@@ -228,3 +232,29 @@ def written(place: Path, text: str) -> str:
 def plain(text: str) -> str:
     """The output without the frame and its line breaks."""
     return " ".join(text.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\x1f\x8b\x08", "--user-data is .*, which is no text"),
+        (b"a\0b", "contains the character NUL"),
+        (b"x" * (64 * 1024), r"has 655\d\d characters, and a message carries at most 65536"),
+    ],
+)
+def test_user_data_that_no_message_can_carry_is_refused(content: bytes, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(content)
+
+    with pytest.raises(click.BadParameter, match=why):
+        DriveOptions(user_data=file).read()
+
+
+def test_each_cell_has_a_conductor_group_and_what_is_stated_goes_before() -> None:
+    usual = cells_of_groups(("a", "b"))
+    assert (usual.groups, usual.default) == ({"a": "a", "b": "b"}, "a")
+
+    stated = cells_of_groups(
+        ("a", "b"), CellMap(groups={"a": "b", "rack1": "a"}, shards={"s": "a"}, default="b")
+    )
+    assert stated == CellMap(groups={"a": "b", "b": "b", "rack1": "a"}, shards={"s": "a"}, default="b")

@@ -1,7 +1,10 @@
-"""A mistyped value of any option or argument is a line that says so, never a traceback: all commands, each option by its kind."""
+"""A mistyped value of any option or argument is a line that names it, never a traceback: all commands, each option by its kind; values that
+are given twice, that no option can have, or that contradict each other. Nothing is sent or served.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -135,3 +138,217 @@ def test_of_several_databases_the_one_that_refuses_is_named(verb: Words, tmp_pat
     assert (
         "postgresql+asyncpg://moor_operator:***@127.0.0.1:1/ironic: database: cannot connect" in done.output
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["boot", "--request-id"], "--request-id"),
+        (["group", "create", "web", "--policy", "affinity", "--id"], "--id"),
+        (["aggregate", "create", "rack", "--id"], "--id"),
+        (["provider", "create", "disk", "--id"], "--id"),
+    ],
+)
+def test_a_value_that_is_no_uuid_is_named_with_its_argument_on_one_line(words: list[str], name: str) -> None:
+    ended = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*words, "web-1"])
+
+    assert ended.exit_code == 2
+    assert f"Invalid value for '{name}': 'web-1' is not a UUID" in ended.output
+
+
+@pytest.mark.parametrize(
+    ("written", "words", "said"),
+    [
+        ("", ["boot", "--count", "many"], "--count': 'many' is not a whole number"),
+        ("", ["list", "--limit", "0"], "--limit': '0' must be at least 1"),
+        ("", ["host", "list", "--mode", "off"], "--mode': 'off' is none of"),
+        ("", ["host", "set"], "Missing argument '[NAME...] MODE'"),
+        (
+            "compute_hosts = -3",
+            ["up"],
+            "compute_hosts is -3 ({file}): must be a whole number, at least 0",
+        ),
+        ("compute_hosts = 20000", ["up"], "20000 must be at least 1 and at most 10,000 ({file})"),
+        ("auth = 'nobody'", ["run", "placement-api"], "'nobody' is none of * ({file})"),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_named_with_the_file_that_has_it(
+    tmp_path: Path, written: str, words: list[str], said: str
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(written)
+
+    ended = CliRunner(env={"COLUMNS": "500"}).invoke(app, ["--config", str(file), *words])
+
+    assert ended.exit_code == 2
+    parts = [part.replace("{file}", str(file)) for part in said.split("*")]
+    assert all(part in ended.output for part in parts)
+
+
+# The options that take any number, each with its command.
+NUMBERS = {
+    f"{' '.join(words)} {option.name}": (found, max(option.opts, key=len))
+    for words, found in COMMANDS
+    for option in found.params
+    if option.type.name == "number"
+}
+
+
+@pytest.mark.parametrize(("command", "option"), NUMBERS.values(), ids=[*NUMBERS])
+def test_no_option_is_nan(command: Any, option: str) -> None:
+    with pytest.raises(click.BadParameter, match="'nan' is not a number") as wrong:
+        command.make_context("moor", [option, "nan"])
+
+    assert option in wrong.value.format_message()
+
+
+def test_a_mistyped_command_is_told_the_nearest_ones() -> None:
+    for words, near in ((["lst"], "'list'"), (["demmo"], "'demo'"), (["group", "sho"], "'show'")):
+        ended = CliRunner().invoke(app, words)
+        assert (ended.exit_code, f"Did you mean {near}?" in ended.output) == (2, True)
+
+
+def test_the_shell_is_taught_to_complete_once_and_only_a_shell_that_can(tmp_path: Path) -> None:
+    started = tmp_path / ".bashrc"
+    started.write_text("alias ll='ls -l'\n")
+    at_home = {"HOME": str(tmp_path)}
+    for _ in range(2):
+        ended = CliRunner(env=at_home | {"SHELL": "/bin/bash"}).invoke(app, ["--install-completion"])
+        assert ended.exit_code == 0
+
+    assert started.read_text() == "alias ll='ls -l'\neval \"$(_MOOR_COMPLETE=bash_source moor)\"\n"
+    refused = CliRunner(env=at_home | {"SHELL": "/bin/csh"}).invoke(app, ["--install-completion"])
+    assert (refused.exit_code, "SHELL is 'csh'" in refused.output) == (2, True)
+
+
+PORT = "11111111-1111-1111-1111-111111111111"
+LOAD = ("load", "--boots", "1", "--hosts", "2")
+NOVA = ("nova", "import", "--api-db", "mysql://u:secret@127.0.0.1:1/api")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            (*LOAD, "--scheduler", "host_subset_size=2", "--scheduler", "host_subset_size=3"),
+            "--scheduler gives host_subset_size",
+        ),
+        ((*LOAD, "--workers", "scheduler=1", "--workers", "scheduler=2"), "--workers gives scheduler"),
+        (
+            ("provider", "set", "inventory", "h", "VCPU=1", "VCPU=2"),
+            "gives VCPU twice, as 'VCPU=1' and as 'VCPU=2'",
+        ),
+        (
+            ("provider", "set", "inventory", "h", "VCPU=1,reserved=0,reserved=1"),
+            "gives reserved twice, as 0 and as 1",
+        ),
+        (("candidates", "VCPU=1", "VCPU=2"), "the request gives VCPU twice, as 1 and as 2"),
+        (("candidates", "--group", "a VCPU=1 VCPU=2"), "the group 'a' gives VCPU"),
+        (("candidates", "VCPU=1", "tree:a", "tree:b"), "the request gives in_tree twice, as 'a' and as 'b'"),
+        (
+            ("candidates", "--group", "a VCPU=1", "--group", "a VCPU=2"),
+            "--group gives a twice, as 'a VCPU=1' and as",
+        ),
+        (
+            ("boot", "--resources", "VGPU=1", "--extra-spec", "resources:VGPU=2"),
+            "gives resources:VGPU twice, as '1' and as '2'",
+        ),
+        (
+            ("flavor", "create", "f", "--trait", "CUSTOM_A", "--extra-spec", "trait:CUSTOM_A=forbidden"),
+            "gives trait:CUSTOM_A twice, as 'required' and as 'forbidden'",
+        ),
+        (
+            ("boot", "--vcpus", "1", "--image-property", "a=1", "--image-property", "a=2"),
+            "--image-property gives a",
+        ),
+        (("boot", "--vcpus", "1", "--volume", f"{PORT} VCPU=1 VCPU=2"), "--volume gives VCPU"),
+        (("quota", "set", "shop", "instances=1", "instances=2"), "gives instances twice, as '1' and as '2'"),
+        (("boot", "--vcpus", "1", "--port", PORT, "--port", f"{PORT} VCPU=2"), f"--port gives {PORT} twice"),
+        (("boot", "--vcpus", "1", "--port", f"{PORT} VCPU=1 VCPU=2"), "--port gives VCPU"),
+        (
+            ("boot", "--vcpus", "1", "--port", f"{PORT} network=a network=b"),
+            "--port gives network twice, as 'a' and as 'b'",
+        ),
+        (
+            ("boot", "--vcpus", "1", "--meta", "password=secret-1", "--meta", "password=secret-2"),
+            "--meta gives password twice, as *** and as ***",
+        ),
+        (("boot", "--vcpus", "1", "--extra-spec", "a=1", "--extra-spec", "a=1"), "--extra-spec gives a"),
+        (
+            ("device-profile", "create", "g", "--group", "resources:VGPU=1,resources:VGPU=2"),
+            "--group 'resources:VGPU=1,resources:VGPU=2' gives VGPU twice, as 1 and as 2",
+        ),
+        (
+            ("device-profile", "create", "g", "--group", "trait:CUSTOM_A=required,trait:CUSTOM_A=forbidden"),
+            "gives CUSTOM_A twice, as 'required' and as 'forbidden'",
+        ),
+        (
+            (*NOVA, "--cell-db", "c=mysql://u:secret@h/1", "--cell-db", "c=mysql://u:secret@h/2"),
+            "--cell-db names the cell c twice",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
+)
+def test_a_name_given_twice_is_an_error_that_shows_both_values(
+    words: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    ran = CliRunner().invoke(app, [*words])
+
+    assert ran.exit_code == 2, ran.output
+    assert told in ran.output
+    assert "twice" in ran.output
+    assert "secret" not in ran.output
+
+
+@pytest.mark.parametrize(
+    "words", [["boot"], ["boot", "--name", "web"], ["plan"], ["boot", "--trait", "HW_CPU_X86_AVX"]]
+)
+def test_without_a_size_nothing_is_sent_nor_connected(words: list[str]) -> None:
+    nowhere: dict[str, Any] = {"COLUMNS": "300", "MOOR_BUS_URL": "amqp://127.0.0.1:1/"}
+    ended = CliRunner(env=nowhere).invoke(app, words)
+    assert (ended.exit_code, "no size is named: give --flavor NAME, or --vcpus" in ended.output) == (2, True)
+    sized = CliRunner(env=nowhere).invoke(app, [*words, "--disk", "1"])
+    assert (sized.exit_code, "no broker" in sized.output) == (1, True), sized.output
+
+
+KEYSTONE = {
+    "MOOR_OPENSTACK_KEYSTONE_URL": "https://cloud.example.com/identity",
+    "MOOR_OPENSTACK_USER": "placement",
+    "MOOR_OPENSTACK_PASSWORD": "known to both",
+    "MOOR_OPENSTACK_CA_FILE": "/nowhere",
+}
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ("--listen 8780", "listen is '8780'"),
+        *(
+            (f"--auth {auth} --listen {listen}", "lets anyone in")
+            for auth in ("none", "noauth2")
+            for listen in ("[::]:8780", "192.0.2.7:8780", "cloud.example.com:8780")
+        ),
+        ("--auth basic", "needs --users"),
+        ("--auth basic --users /nowhere/users", "/nowhere/users"),
+        ("--auth keystone", "openstack.ca_file is '/nowhere'"),
+        ("--policy strict", "policy is 'strict'"),
+        ("--prefix placement", "prefix is 'placement'"),
+        ("--tls-cert chain.pem", "only one of --tls-cert and --tls-key"),
+        ("--tls-clients-ca ca.pem", "and without --tls-cert"),
+        ("--tls-cert /nowhere --tls-key /nowhere", "cannot be used"),
+    ],
+)
+def test_wrong_flags_are_named_before_anything_is_served(flags: str, why: str) -> None:
+    words = [
+        "run",
+        "placement-api",
+        "--bus",
+        "unix:///nowhere/bus.sock",
+        "--db",
+        "sqlite:///nowhere",
+        *flags.split(),
+    ]
+    ran = CliRunner(env={**KEYSTONE, "COLUMNS": "300"}).invoke(app, words)
+
+    assert (ran.exit_code, why in " ".join(ran.output.replace("│", " ").split())) == (2, True), ran.output
