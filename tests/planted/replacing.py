@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
 
-from tests.judge.places import ROOT, Place, place_of
+from tests.judge.places import ROOMS, ROOT, Place, place_of
 
 PlantedBug = Callable[[], AbstractContextManager[None]]
 # The places of a bug are asked for, and nothing is replaced.
@@ -93,7 +93,9 @@ def _with_the_real(by: Callable[..., Any], real: Any) -> Callable[..., Any]:
 
 @contextmanager
 def replaced(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None]:
-    """`by` receives the real attribute, and returns its replacement."""
+    """`by` receives the real attribute, and returns its replacement. What a module defines is replaced in all modules that have
+    imported it; what it has imported itself, in this one alone.
+    """
     real = vars(owner)[name]
     if _asked_for is not None:
         _asked_for.add(_place(owner, real))
@@ -101,13 +103,29 @@ def replaced(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None]:
         return
     replacement = by(real)
     _check_call(real, replacement)
-    setattr(owner, name, replacement)
+    known_by = _names_of(owner, name, real)
+    for each, called in known_by:
+        setattr(each, called, replacement)
     now_replaced.append((real, replacement))
     try:
         yield
     finally:
         now_replaced.pop()
-        setattr(owner, name, real)
+        for each, called in known_by:
+            setattr(each, called, real)
+
+
+def _names_of(owner: Any, name: str, real: Any) -> list[tuple[Any, str]]:
+    """Without these a bug would be planted where nobody calls it."""
+    if not inspect.ismodule(owner) or getattr(real, "__module__", "") != owner.__name__:
+        return [(owner, name)]
+    of_product = [each for key, each in [*sys.modules.items()] if key.partition(".")[0] in ROOMS]
+    return [(owner, name)] + [
+        (each, called)
+        for each in of_product
+        for called, value in [*vars(each).items()]
+        if value is real and (each, called) != (owner, name)
+    ]
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from cell_conductor.core.rows import CellHost, Instance
 from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder
 from engine.flavors import InstanceId, RequestId, instance_id_of
 from engine.hosts import HostState
+from ironic_sync.core.ordering import believed_missing
+from ironic_sync.store_sql import IronicStore
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Quota, TreeChanges
 from scheduler_worker.core.aggregates import KeptAggregate
 from scheduler_worker.core.instances.rows import InstanceRow
@@ -33,6 +35,7 @@ from tests.simulation.demands_checker import DemandsChecker
 from tests.simulation.drawing_cloud import ADMINS, API, COMPUTES, WORKERS
 from tests.simulation.drawing_worlds import LATER
 from tests.simulation.faulty_broker import FaultyBroker
+from tests.simulation.faulty_database import FaultyDatabase
 from tests.simulation.findings import Findings
 from tests.simulation.foreign_owners import Owned
 from tests.simulation.host_history import HostHistories, short_id
@@ -257,6 +260,19 @@ class Cloud:
                 await ironic.run()
         except Exception as problem:  # noqa: BLE001 - whatever it is, it is what was looked for
             self.findings.breaks("no worker stops on an error", f"Ironic: {_innermost(problem)!r}")
+
+    async def mend_nodes(self) -> None:
+        """What `moor status` asks a person for: nodes that Ironic has lost are gone indeed, and others are repaired there."""
+        if self.ironic is None:
+            return
+        self.ironic.mend()
+        store = IronicStore(FaultyDatabase(self.rows.nodes.tables, self._processes["operator"], self.nodes))
+        rows = (await store.read([each.id for each in await store.owners()])).values()
+        if lost := [row.id for row in rows if row.missing_since_us and self.ironic.has_lost(row.id)]:
+            async with store.transaction() as transaction:
+                await transaction.save(
+                    [believed_missing(row) for row in (await transaction.load(lost)).values()]
+                )
 
     async def _watch_ring(self) -> None:
         while True:

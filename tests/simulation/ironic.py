@@ -110,6 +110,17 @@ class IronicWorld:
         self.ironic.script = IronicScript(faults=tuple(never_sent))
         self.ironic.come_back()
 
+    def has_lost(self, node: ProviderId) -> bool:
+        return str(node) not in self.ironic.nodes
+
+    def mend(self) -> None:
+        """An operator has repaired what kept nodes from being cleaned."""
+        for node in [*self.ironic.nodes.values()]:
+            if node.provision_state == "clean failed":
+                if node.maintenance:
+                    self.ironic.set_maintenance(node.uuid, is_on=False)
+                self.ironic.provision(node.uuid, "manage")
+
     async def _play(self) -> None:
         for flip in self._plan.flips:
             await until_s(flip.at_s)

@@ -141,6 +141,8 @@ async def _play(cloud: Cloud) -> None:
         # The feed brings the last changes to the schedulers' pictures; if it has lost any, its positions show a gap.
         # Meanwhile a host may count as down, and be evacuated, even to the end: then all settles once more.
         settled_at = -1 if left else cloud.books.commits
+        if left:
+            await cloud.mend_nodes()
         await asyncio.sleep(LOOK_S if left else FEED_S)
     if wrong := await errors_at_the_end(cloud, connection):
         cloud.findings.breaks("everything settles", "; ".join(wrong[:5]))
