@@ -1,19 +1,15 @@
-"""Questions of tests to a whole cloud, as messages: its hosts, its providers, and whether all of them are there."""
+"""Questions of tests to a whole cloud, as messages."""
 
-import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Any
 
 from bus.memory import MemoryBroker
 from bus.message import Message
-from bus.messages.hosts import AskHosts, HostsFound
-from bus.messages.placement import AskSnapshot, SnapshotPage
-from engine.hosts import HostState
-from engine.inventories import ProviderState
-from kit.errors import Unavailable
+from bus.messages.build import AskInstances, InstancesFound, InstanceState
+from engine.flavors import InstanceId
 from moor.client import Client
-from moor.client.bus_client import Asks, BusClient, items_of
+from moor.client.bus_client import Asks, BusClient, answer_of
+from tests.waiting import until
 
 
 class OnlyAsked(BusClient):
@@ -35,21 +31,16 @@ def client_of(asking: Any) -> Client:
     return moor
 
 
-async def hosts_of(asking: Asks, name: str = "") -> list[HostState]:
-    return await items_of(asking, AskHosts(name=name), HostsFound, lambda page: page.hosts)
+async def state_of(asking: Asks, instance: InstanceId, project: str = "") -> InstanceState | None:
+    """The state of this instance of the project, or of any, if it is known."""
+    question = AskInstances(instances=(instance,), project=project)
+    found = await answer_of(asking, question, InstancesFound)
+    return found.instances[0] if found.instances else None
 
 
-async def providers_of(asking: Asks) -> list[ProviderState]:
-    return await items_of(asking, AskSnapshot(), SnapshotPage, lambda page: page.providers)
-
-
-async def until_choosable(asking: Asks, are_enough: Callable[[Sequence[HostState]], bool]) -> None:
-    """Wait until enough hosts are up, and placement has their providers."""
-    while True:
-        # Raised while the workers that answer are still starting.
-        with suppress(Unavailable):
-            up = [host for host in await hosts_of(asking) if host.up or host.setting.mode != "up"]
-            provided = {each.id for each in await providers_of(asking)}
-            if are_enough([host for host in up if host.id in provided]):
-                return
-        await asyncio.sleep(0.05)
+async def until_state(asking: Asks, instance: InstanceId, *states: str, project: str = "") -> InstanceState:
+    return await until(
+        lambda: state_of(asking, instance, project),
+        f"{instance} in {states}",
+        lambda told: told.state in states,
+    )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import start_module
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -101,9 +102,7 @@ async def test_the_server_ends_with_the_process_that_started_it() -> None:
         started = [int(each) for each in file.read().split()]
 
     assert len(started) == 1
-    async with asyncio.timeout(30):
-        while is_running(started[0]):
-            await asyncio.sleep(0.02)
+    await until(lambda: not is_running(started[0]), "what it has started ends with it")
 
 
 def is_running(pid: int) -> bool:

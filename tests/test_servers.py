@@ -28,10 +28,9 @@ from tests.servers.installed import (
     decide,
 )
 from tests.servers.own_broker import brokers_in, take_broker
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).parents[1]
-PATIENCE_S = 60.0
 NOWHERE = {AMQP_VARIABLE: "amqp://127.0.0.1:9/", POSTGRES_VARIABLE: "postgresql+asyncpg://127.0.0.1:9/none"}
 
 

@@ -5,7 +5,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 PATIENCE_S = 100.0
 LOOK_S_MIN = 0.005
@@ -13,26 +13,72 @@ LOOK_S_MIN = 0.005
 T = TypeVar("T")
 
 
-async def until(is_so: Callable[[], bool | Awaitable[bool]], what: object = "", seen: object = "") -> None:
-    """Wait until it is so, however slow the machine is: between two looks as long as a look took. `seen` is told if it never is."""
+class NeverTrueError(AssertionError):
+    """What was waited for has not come true in time."""
+
+    def __init__(self, what: object, answer: object) -> None:
+        super().__init__(f"never came true: {what}; instead: {answer!s:.4000}")
+
+
+@overload
+async def until(
+    ask: Callable[[], Awaitable[T | None]],
+    what: object = "",
+    holds: Callable[[T], object] = bool,
+    *,
+    within_s: float = PATIENCE_S,
+) -> T: ...
+
+
+@overload
+async def until(
+    ask: Callable[[], T | None],
+    what: object = "",
+    holds: Callable[[T], object] = bool,
+    *,
+    within_s: float = PATIENCE_S,
+) -> T: ...
+
+
+async def until(
+    ask: Callable[[], Any],
+    what: object = "",
+    holds: Callable[[Any], object] = bool,
+    *,
+    within_s: float = PATIENCE_S,
+) -> Any:
+    """The first answer that holds, however slow the machine is: between two looks as long as a look took. None never holds."""
+    answer = None
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(within_s):
             while True:
                 began_s = time.monotonic()
-                answer = is_so()
-                if await answer if inspect.isawaitable(answer) else answer:
-                    return
+                asked = ask()
+                answer = await asked if inspect.isawaitable(asked) else asked
+                if answer is not None and holds(answer):
+                    return answer
                 await asyncio.sleep(max(LOOK_S_MIN, time.monotonic() - began_s))
     except TimeoutError:
-        raise AssertionError(f"never came true: {what or is_so}; instead: {seen}") from None
+        raise NeverTrueError(what or ask, answer) from None
 
 
-def wait_for(is_so: Callable[[], bool], what: object = "") -> None:
-    """Wait until it is so, in a test without an event loop."""
-    by_s = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < by_s, f"never came true: {what or is_so}"
-        time.sleep(LOOK_S_MIN)
+def wait_for(
+    ask: Callable[[], T | None],
+    what: object = "",
+    holds: Callable[[T], object] = bool,
+    *,
+    within_s: float = PATIENCE_S,
+) -> T:
+    """As `until`, in a test without an event loop."""
+    by_s = time.monotonic() + within_s
+    while True:
+        began_s = time.monotonic()
+        answer = ask()
+        if answer is not None and holds(answer):
+            return answer
+        if began_s > by_s:
+            raise NeverTrueError(what or ask, answer)
+        time.sleep(max(LOOK_S_MIN, time.monotonic() - began_s))
 
 
 class Clock(Generic[T]):

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
+from operator import not_
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -13,25 +15,25 @@ from msgspec import structs
 from sqlalchemy.engine import make_url
 
 from bus.broker import Broker
-from bus.messages.build import AskInstances, InstancesFound, InstanceState
-from bus.messages.hosts import AskHosts, HostsFound
+from bus.messages.build import InstanceState
 from bus.topology import Limits, Objects, objects_of, user_of
 from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId
 from engine.hosts import HostState
 from kit.process import run_until
 from laboratory.at_rest import Asked, problems_of
+from moor.client.bus_client import hosts_of
 from placement_worker.store_sql import PlacementStore
 from scheduler_worker.store_sql import InstanceQuery, SchedulerStore
 from tests.adversity.worker_process import BUS
+from tests.asking import until_state
 from tests.contracts.broker_under_test import ADMIN
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import migrated_database
 from tests.fork_server import ForkedProcess, start_module
 from tests.last_release import Release
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
-PATIENCE_S = 100.0
 # The broker role of each kind of worker.
 OF_CELLS = ("conductor", "compute")
 DATABASE_AWAY_S = 2.0
@@ -139,20 +141,12 @@ class CloudOn(Generic[B]):
     # Queries
 
     async def hosts(self) -> list[HostState]:
-        found: list[HostState] = []
-        after = ""
-        while True:
-            page = await self.client.ask(AskHosts(after=after, limit=500))
-            assert isinstance(page, HostsFound)
-            found += page.hosts
-            if not (after := page.next):
-                return found
+        return await hosts_of(self.client)
 
     async def until_up(self, hosts: int) -> None:
-        async def is_so() -> bool:
-            return sum(host.up for host in await self.hosts()) == hosts
-
-        up = asyncio.create_task(until(is_so, f"{hosts} hosts are up"))
+        up = asyncio.create_task(
+            until(self.hosts, f"{hosts} hosts are up", lambda found: sum(host.up for host in found) == hosts)
+        )
         ends: dict[asyncio.Task[Any], str] = {
             asyncio.create_task(process.wait()): name for name, process in self._running.items()
         }
@@ -162,17 +156,22 @@ class CloudOn(Generic[B]):
         assert up in done, f"ended by themselves: {[ends[task] for task in done if task in ends]}"
         await up
 
+    async def states(self) -> Counter[str]:
+        """How many instances are in each state."""
+        return Counter(
+            dict(await self.rows("SELECT state, count(*) FROM requested_instances GROUP BY state"))
+        )
+
+    async def until_in(self, count: int, *states: str) -> None:
+        """Wait until so many instances are in one of these states."""
+        await until(
+            self.states,
+            f"{count} are in {states}",
+            lambda found: sum(found[state] for state in states) >= count,
+        )
+
     async def until_state(self, instance: InstanceId, *states: str) -> InstanceState:
-        last: list[InstanceState] = []
-
-        async def is_so() -> bool:
-            found = await self.client.ask(AskInstances(instances=(instance,)))
-            assert isinstance(found, InstancesFound)
-            last[:] = found.instances
-            return bool(last) and last[0].state in states
-
-        await until(is_so, f"{instance} in {states}", last)
-        return last[0]
+        return await until_state(self.client, instance, *states)
 
     async def until_nothing_is_held(self) -> None:
         """Wait until nothing is held, neither in the books nor on any host."""
@@ -185,16 +184,14 @@ class CloudOn(Generic[B]):
 
     async def until_at_rest(self, flavor_of: Callable[[InstanceState], Flavor]) -> None:
         """Wait until all participants agree about every instance, and nothing else is in use or a dead letter."""
-        problems: list[str] = []
         connection = await self.under_test.broker().connect()
 
-        async def is_so() -> bool:
+        async def problems() -> list[str]:
             states = await self.instances()
             asked = {each.id: Asked(each.state, _amounts(flavor_of(each))) for each in states}
-            problems[:] = await problems_of(self.client, connection, asked)
-            return not problems
+            return await problems_of(self.client, connection, asked)
 
-        await until(is_so, "the cloud is at rest", problems)
+        await until(problems, "the cloud is at rest", not_)
         await connection.close()
 
     async def instances(self) -> list[InstanceState]:

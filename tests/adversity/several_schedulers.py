@@ -178,7 +178,7 @@ async def limited(size: Size, limit: int) -> LimitedRun:
         builds = [structs.replace(a_build(number), project=PROJECT) for number in range(1, size.boots + 1)]
         began_s = time.monotonic()
         await _send(here, builds)
-        await _until_ended(here, size.boots)
+        await here.until_in(size.boots, "active", "error")
         seconds = time.monotonic() - began_s
         await _until_only_the_active_hold(here)
         ((looks, most),) = await here.rows("SELECT count(*), max(instances) FROM project_looks")
@@ -192,7 +192,7 @@ async def _run(size: Size, build: Callable[[int], BuildInstance]) -> Run:
         builds = [build(number) for number in range(1, size.boots + 1)]
         began_s = time.monotonic()
         await _send(here, builds)
-        await _until_ended(here, size.boots)
+        await here.until_in(size.boots, "active", "error")
         seconds = time.monotonic() - began_s
         await _until_only_the_active_hold(here)
         ((looks, consumers, members),) = await here.rows(
@@ -228,11 +228,11 @@ async def _several(size: Size) -> AsyncIterator[RealCloud]:
         placements = [f"placement-{number}" for number in range(1, size.placements + 1)]
         await here.start(*placements, *schedulers, *of_cells)
         await here.until_up(size.hosts)
-
-        async def all_consume() -> bool:
-            return await here.under_test.consumers("scheduler.requests") == len(schedulers)
-
-        await until(all_consume, "all schedulers take requests")
+        await until(
+            lambda: here.under_test.consumers("scheduler.requests"),
+            "all schedulers take requests",
+            lambda found: found == len(schedulers),
+        )
         yield here
 
 
@@ -264,28 +264,15 @@ async def _execute(here: RealCloud, statements: str) -> None:
         await connection.close()
 
 
-async def _until_ended(here: RealCloud, count: int) -> None:
-    states: dict[str, int] = {}
-
-    async def is_so() -> bool:
-        states.clear()
-        states.update(await here.rows("SELECT state, count(*) FROM requested_instances GROUP BY state"))
-        return states.get("active", 0) + states.get("error", 0) >= count
-
-    await until(is_so, f"{count} boots have ended", states)
-
-
 async def _until_only_the_active_hold(here: RealCloud) -> None:
     """Hosts of failed spawns confirm that nothing runs there; until then a share may be held for them."""
-    counts: list[tuple[int, int]] = []
-
-    async def is_so() -> bool:
-        active = "SELECT count(*) FROM requested_instances WHERE state = 'active'"
-        found = await here.rows(f"SELECT ({active}), count(*) FROM consumers WHERE held <> '{{}}'")  # noqa: S608
-        counts[:] = [(living, holding) for living, holding in found]
-        return all(living == holding for living, holding in counts)
-
-    await until(is_so, "only active instances hold something", counts)
+    active = "SELECT count(*) FROM requested_instances WHERE state = 'active'"
+    query = f"SELECT ({active}), count(*) FROM consumers WHERE held <> '{{}}'"  # noqa: S608
+    await until(
+        lambda: here.rows(query),
+        "only active instances hold something",
+        lambda counts: all(living == holding for living, holding in counts),
+    )
 
 
 def a_build(number: int, group: JoinedGroup | None = None) -> BuildInstance:

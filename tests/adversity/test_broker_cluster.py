@@ -9,11 +9,10 @@ import pytest
 
 from bus.topology import Limits
 from tests.adversity.cluster_under_test import ClusterUnderTest
-from tests.adversity.real_cloud import B, CloudOn, cloud_on
-from tests.adversity.test_killed_workers import SMALL, STATES, a_build, audited, send
+from tests.adversity.real_cloud import cloud_on
+from tests.adversity.test_killed_workers import SMALL, a_build, audited, send
 from tests.servers import PrivateCluster
 from tests.servers.free_places import place_in_memory
-from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 
@@ -27,17 +26,6 @@ HOSTS = 240
 def cluster() -> Iterator[PrivateCluster]:
     with PrivateCluster(place=place_in_memory()) as nodes:
         yield nodes
-
-
-async def until_active(here: CloudOn[B], count: int, total: int) -> None:
-    states: Counter[str] = Counter()
-
-    async def is_so() -> bool:
-        states.clear()
-        states.update(dict(await here.rows(STATES)))
-        return states["active"] >= count
-
-    await until(is_so, f"{count} of {total} are active", states)
 
 
 @pytest.mark.parametrize(
@@ -66,15 +54,15 @@ async def test_nodes_of_the_broker_are_killed_under_boots_and_nothing_is_lost_or
             mine = builds[number * share :][:share]
             before, after = mine[: share // 2], mine[share // 2 :]
             asking.append(asyncio.create_task(send(here, before)))
-            await until_active(here, number * share + len(before) // 3, boots)
+            await here.until_in(number * share + len(before) // 3, "active")
             await under_test.kill(node)
             killed_s = time.monotonic()
             asking.append(asyncio.create_task(send(here, after)))
-            await until_active(here, number * share + len(before) + len(after) // 2, boots)
+            await here.until_in(number * share + len(before) + len(after) // 2, "active")
             waits_s.append(time.monotonic() - killed_s)
             await under_test.start_again(node)
         await asyncio.gather(*asking)
-        await until_active(here, boots, boots)
+        await here.until_in(boots, "active")
         print(
             f"boots sent after each kill were half active within {', '.join(f'{each:.1f}' for each in waits_s)} s"
         )

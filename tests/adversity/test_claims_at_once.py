@@ -28,7 +28,8 @@ from engine.refusals import DoesNotFit
 from placement_worker.store_sql import PlacementStore, postgres_claims
 from tests.contracts.admin_client import AdminClient, allocations, holding
 from tests.contracts.placement_orders import amounts, consumer, inventories, provider
-from tests.contracts.sql_stores import as_owner, migrated_database
+from tests.contracts.sql_stores import LOCKS_AWAITED, as_owner, migrated_database
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
@@ -198,8 +199,7 @@ async def test_a_writer_between_its_two_comparisons_ends_it_and_it_is_decided_an
             "UPDATE providers SET generation = generation + 1, revision = revision + 1"
         )
         claiming = asyncio.create_task(placement.claim("mine"))
-        while not await placement.driver.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
-            await asyncio.sleep(0.01)
+        await until(lambda: placement.driver.fetchval(LOCKS_AWAITED), "it waits for a lock")
 
     assert await claiming == Done()
     assert written == [False]
@@ -213,9 +213,7 @@ async def test_it_locks_providers_in_the_order_in_which_all_others_lock_them(pla
     async with placement.driver.transaction():
         await placement.driver.execute("SELECT id FROM providers WHERE id = $1 FOR NO KEY UPDATE", first)
         claiming = asyncio.create_task(placement.claim("mine", OTHER, HOST))
-        while not await placement.driver.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
-            await asyncio.sleep(0.01)
-
+        await until(lambda: placement.driver.fetchval(LOCKS_AWAITED), "it waits for a lock")
         free = await placement.driver.fetch(
             "SELECT id FROM providers WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED", second
         )

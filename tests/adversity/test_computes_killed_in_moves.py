@@ -7,7 +7,6 @@ instance that was there may end in error, with its reason. `COMPUTES_KILLED=20` 
 
 import asyncio
 import os
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -79,7 +78,9 @@ async def moved_under_kills(here: RealCloud) -> list[InstanceState]:
     for kill in range(KILLS):
         moves = [a_move(number) for number in range(1 + kill, MOVES + 1, KILLS)]
         asking.append(asyncio.create_task(ask(here, moves)))
-        await until_some_move(here)
+        await until(
+            here.instances, "a move is under way", lambda found: any(each.state == "moving" for each in found)
+        )
         await kill_and_start_again(here, COMPUTE)
     await asyncio.gather(*asking)
     states = await until_all(here, is_over)
@@ -89,21 +90,4 @@ async def moved_under_kills(here: RealCloud) -> list[InstanceState]:
 
 
 async def until_all(here: RealCloud, condition: Callable[[InstanceState], bool]) -> list[InstanceState]:
-    states: list[InstanceState] = []
-    seen: Counter[str] = Counter()
-
-    async def are_so() -> bool:
-        states[:] = await here.instances()
-        seen.clear()
-        seen.update(f"{each.state} {each.move.outcome if each.move else ''}" for each in states)
-        return all(map(condition, states))
-
-    await until(are_so, "every move has ended", seen)
-    return states
-
-
-async def until_some_move(here: RealCloud) -> None:
-    async def some_do() -> bool:
-        return any(state.state == "moving" for state in await here.instances())
-
-    await until(some_do, "a move is under way")
+    return await until(here.instances, "every move has ended", lambda states: all(map(condition, states)))

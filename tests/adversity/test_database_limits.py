@@ -34,11 +34,11 @@ from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.placement_orders import a_claim, a_host, a_release, consumer
 from tests.contracts.sql_stores import migrated_database
-from tests.contracts.stage import PATIENCE_S, declared
+from tests.contracts.stage import declared
 from tests.contracts.store_client import StoreClient
 from tests.servers.postgres import PrivatePostgres
 from tests.varied import varied
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
@@ -116,10 +116,8 @@ class Scene:
             await self.release(0)
             await until(lambda: self.store.begun >= begun + TRIES, "the worker tries again and again")
             assert not claiming.done()
-        async with asyncio.timeout(PATIENCE_S):
-            await claiming
-            while await self.used() != CLAIMS - 1:
-                await asyncio.sleep(0.02)
+        await asyncio.wait_for(claiming, PATIENCE_S)
+        await until(self.used, "all is done", lambda used: used == CLAIMS - 1)
         assert await self.patient.audit() == ()
         assert await self.dead() == 0
 

@@ -13,7 +13,6 @@ import pytest
 from kit.errors import Unavailable
 from kit.sql import open_database, upgrade
 from tests.adversity.real_cloud import cloud_on
-from tests.adversity.test_broker_cluster import until_active
 from tests.adversity.test_killed_workers import SMALL, a_build, audited, send
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.servers.free_places import place_in_memory
@@ -75,14 +74,14 @@ async def test_a_promoted_standby_is_found_and_nothing_that_was_committed_is_los
         builds = [a_build(number) for number in range(1, BOOTS + 1)]
 
         asking = asyncio.create_task(send(here, builds[: BOOTS // 2]))
-        await until_active(here, BOOTS // 6, BOOTS)
+        await here.until_in(BOOTS // 6, "active")
         failed_s = time.monotonic()
         await pair.fail_over()
         promoted_s = time.monotonic()
         await asyncio.gather(asking, send(here, builds[BOOTS // 2 :]))
-        await until_active(here, BOOTS // 2 + BOOTS // 8, BOOTS)
+        await here.until_in(BOOTS // 2 + BOOTS // 8, "active")
         went_on_s = time.monotonic()
-        await until_active(here, BOOTS, BOOTS)
+        await here.until_in(BOOTS, "active")
         print(
             f"promoted {promoted_s - failed_s:.1f} s after the kill, boots went on {went_on_s - promoted_s:.1f} s later"
         )

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -55,8 +56,6 @@ SCRIPT = IronicScript(
     faults=(WorkFails(work="deploy", probability=0.05), Loses(event_types=("*.end",), probability=0.05)),
 )
 # Each check opens a new connection.
-LOOK_S = 0.3
-STATES = "SELECT state, count(*) FROM requested_instances GROUP BY state"
 HELD = "SELECT count(*) FROM holders"
 OWNERS = "SELECT owner, count(*) FROM ironic_nodes WHERE NOT needs_read GROUP BY owner"
 UNDER_WAY = "SELECT count(*) FROM ironic_nodes WHERE due_us IS NOT NULL"
@@ -120,48 +119,24 @@ def instance_of(build: BuildInstance) -> InstanceId:
     return instance_id_of(build.request_id, 0)
 
 
-async def until_states(here: RealCloud, count: int, *states: str) -> None:
-    found: Counter[str] = Counter()
-
-    async def is_so() -> bool:
-        await asyncio.sleep(LOOK_S)
-        found.clear()
-        found.update(dict(await here.rows(STATES)))
-        return sum(found[state] for state in states) >= count
-
-    await until(is_so, f"{count} are {states}", found)
-
-
 async def until_settled(here: RealCloud, watched: Watched) -> None:
     """Wait until all nodes are free and offered, nothing is held, and no work is left."""
-    found: list[object] = []
 
-    async def is_so() -> bool:
-        await asyncio.sleep(LOOK_S)
-        (held,), (offered,), (under_way,) = [
-            (await here.rows(query))[0] for query in (HELD, OFFERED, UNDER_WAY)
-        ]
-        found[:] = [held, offered, under_way, watched.states()]
-        return found == [0, NODES, 0, {"available": NODES}]
+    async def found() -> tuple[Any, ...]:
+        counts = await here.rows(f"SELECT ({HELD}), ({OFFERED}), ({UNDER_WAY})")
+        return *counts[0], watched.states()
 
-    await until(is_so, "all nodes are free and offered, and nothing is held", found)
+    settled = (0, NODES, 0, {"available": NODES})
+    await until(found, "all nodes are free and offered, and nothing is held", lambda each: each == settled)
 
 
 async def until_offered(here: RealCloud) -> None:
-    found: list[tuple[str, int]] = []
-
-    async def is_so() -> bool:
-        await asyncio.sleep(LOOK_S)
-        found[:] = await here.rows(OWNERS)
-        return sum(count for _, count in found) == NODES
-
-    await until(is_so, "every node has an owner who has read it", found)
-
-    async def are_offered() -> bool:
-        ((count,),) = await here.rows(OFFERED)
-        return bool(count == NODES)
-
-    await until(are_offered, "placement offers every node")
+    await until(
+        lambda: here.rows(OWNERS),
+        "every node has an owner who has read it",
+        lambda found: sum(count for _, count in found) == NODES,
+    )
+    await until(lambda: here.rows(OFFERED), "placement offers every node", lambda found: found == [(NODES,)])
 
 
 async def kill_and_start_again(here: RealCloud, worker: str) -> None:
@@ -178,7 +153,7 @@ async def test_300_deploys_and_deletes_settle_whatever_is_killed_restarted_or_aw
         for wave in range(WAVES):
             builds = [a_build(1 + wave * OF_A_WAVE + number) for number in range(OF_A_WAVE)]
             await asyncio.gather(*[here.client.publisher.send(build) for build in builds])
-            await until_states(here, ended + OF_A_WAVE // 4, "active", "error", "deleted")
+            await here.until_in(ended + OF_A_WAVE // 4, "active", "error", "deleted")
             match wave:
                 case 0:
                     await kill_and_start_again(here, "ironic-d1")
@@ -187,17 +162,17 @@ async def test_300_deploys_and_deletes_settle_whatever_is_killed_restarted_or_aw
                 case _:
                     watched.ironic.go_away(3.0, refuses=True)
                     await kill_and_start_again(here, "ironic-d2")
-            await until_states(here, ended + OF_A_WAVE, "active", "error", "deleted")
+            await here.until_in(ended + OF_A_WAVE, "active", "error", "deleted")
 
             deletes = [DeleteInstance(instance=instance_of(build)) for build in builds]
             await asyncio.gather(*[here.client.publisher.send(each) for each in deletes])
-            await until_states(here, ended + OF_A_WAVE // 4, "deleted")
+            await here.until_in(ended + OF_A_WAVE // 4, "deleted")
             if wave == 0:
                 watched.ironic.go_away(3.0)
             elif wave == 1:
                 await kill_and_start_again(here, "ironic-d1")
             ended += OF_A_WAVE
-            await until_states(here, ended, "deleted")
+            await here.until_in(ended, "deleted")
             await until_settled(here, watched)
 
         await nothing_contradicts(here, watched)
@@ -218,7 +193,7 @@ async def test_rebuilds_end_whatever_is_killed_restarted_or_away_and_none_is_don
         await here.until_up(NODES)
         await until_offered(here)
         await asyncio.gather(*[here.client.publisher.send(build) for build in builds])
-        await until_states(here, REBUILT, "active", "error")
+        await here.until_in(REBUILT, "active", "error")
         orders = [
             RebuildInstance(request_id=RequestId(UUID(int=1_000 + number)), instance=each.id, image=NEW)
             for number, each in enumerate(await states_of(here))
@@ -226,12 +201,12 @@ async def test_rebuilds_end_whatever_is_killed_restarted_or_away_and_none_is_don
         ]
 
         await asyncio.gather(*[here.client.publisher.send(order) for order in orders])
-        await until_states(here, 1, "rebuilding")
+        await here.until_in(1, "rebuilding")
         await kill_and_start_again(here, "ironic-d1")
         await here.under_test.restart()
         watched.ironic.go_away(3.0, refuses=True)
         await kill_and_start_again(here, "conductor-c1")
-        await until_states(here, REBUILT, "active", "error")
+        await here.until_in(REBUILT, "active", "error")
 
         states = await states_of(here)
         nodes = {node.instance_uuid: node for node in watched.ironic.nodes.values() if node.instance_uuid}
@@ -251,7 +226,7 @@ async def test_rebuilds_end_whatever_is_killed_restarted_or_away_and_none_is_don
         assert await states_of(here) == states
         deletes = [DeleteInstance(instance=each.id) for each in states]
         await asyncio.gather(*[here.client.publisher.send(each) for each in deletes])
-        await until_states(here, REBUILT, "deleted")
+        await here.until_in(REBUILT, "deleted")
         await until_settled(here, watched)
         assert watched.deployed == deployed
         await nothing_contradicts(here, watched)

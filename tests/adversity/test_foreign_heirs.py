@@ -3,6 +3,7 @@ instance while it moves. It names them by `instance_ids` of its own builds. The 
 """
 
 from collections.abc import AsyncIterator
+from operator import not_
 from uuid import uuid4, uuid5
 
 import pytest
@@ -80,9 +81,9 @@ class Victim:
 
     async def migration(self) -> ConsumerId:
         """As if the rival had come to know it."""
-        return (await self._heirs())[0]
+        return (await self.heirs())[0]
 
-    async def _heirs(self) -> list[ConsumerId]:
+    async def heirs(self) -> list[ConsumerId]:
         rows = await self.here.rows(
             "SELECT DISTINCT c.uuid FROM consumers c JOIN holders h ON h.consumer_id = c.id"  # noqa: S608
             f" WHERE c.type <> 'INSTANCE' AND c.project_id = 'bank' AND c.uuid <> '{self.id}'"
@@ -95,12 +96,6 @@ class Victim:
         )
         return int(count)
 
-    async def until_no_heirs(self) -> None:
-        async def is_so() -> bool:
-            return not await self._heirs()
-
-        await until(is_so, "what the move held beside the instance is free")
-
 
 @pytest.mark.parametrize("how", ["confirm", "revert"])
 async def test_a_rival_that_takes_ids_which_could_be_derived_hinders_no_move(
@@ -111,7 +106,7 @@ async def test_a_rival_that_takes_ids_which_could_be_derived_hinders_no_move(
         assert (await victim.rival_builds(each)).state == "active"
     await victim.moves()
     ended = await victim.ends(how)
-    await victim.until_no_heirs()
+    await until(victim.heirs, "what the move held beside the instance is free", not_)
 
     assert (ended.state, ended.host == victim.source) == ("active", how == "revert")
     assert await victim.held_by(victim.id)

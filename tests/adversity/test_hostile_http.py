@@ -19,10 +19,10 @@ from placement_worker.api.service import PlacementApp
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
 from tests.contracts.stores import open_store
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
 
-PATIENCE_S: Final = 60
 # More than the server reads at once.
 RESET_BYTES_MIN: Final = 16 * 1024
 KEPT: Final = b"x-auth-token: admin\r\nopenstack-api-version: placement 1.39\r\n"

@@ -8,6 +8,7 @@ import random
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from operator import not_
 from tempfile import TemporaryDirectory
 from uuid import UUID
 
@@ -22,11 +23,9 @@ from bus.memory import MemoryBroker
 from bus.message import PLAIN, Envelope, Kind, Message, Parcel, type_of
 from bus.messages import ALL
 from bus.messages.build import (
-    AskInstances,
     BuildAccepted,
     BuildInstance,
     BuildRejected,
-    InstancesFound,
     InstanceState,
 )
 from bus.messages.placement import ProvidersChanged
@@ -37,16 +36,16 @@ from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.hosts import NODE, HostState
 from kit.errors import Failure
-from moor.client.bus_client import answer_of, station_on
+from moor.client.bus_client import answer_of, hosts_of, station_on, until_choosable
 from moor.clouds.cloud import BareMetalPlan, CloudPlan, RunningCloud, cells_of_groups, cloud
 from tests.adversity.hostile_messages import Line, hostile_lines
-from tests.asking import hosts_of, until_choosable
+from tests.asking import until_state
 from tests.contracts.stage import SETTINGS
 from tests.stories.moves.books_stage import CELLS, SIZE, TUNED
 from tests.stories.real_servers import real_servers
 from tests.unit.examples import EXAMPLES
 from tests.unit.examples.values import CONSUMER, REQUEST, ROOT
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -112,15 +111,7 @@ class Target:
             deadline_s=60,
         )
         await answer_of(self.client, build, BuildAccepted)
-        found: list[InstanceState] = []
-
-        async def is_active() -> bool:
-            question = AskInstances(instances=(instance,), project=PROJECT)
-            found[:] = (await answer_of(self.client, question, InstancesFound)).instances
-            return bool(found) and found[0].state == "active"
-
-        await until(is_active, "a good instance is active", found)
-        return found[0]
+        return await until_state(self.client, instance, "active", project=PROJECT)
 
     async def send(self, example: Message, lines: list[Line]) -> None:
         destination = destination_of(example)
@@ -157,10 +148,10 @@ class Target:
         return bodies
 
     async def until_worked_off(self) -> None:
-        async def are_empty() -> bool:
-            return not any([await self.connection.depth(queue) for queue in WORKED_OFF])
+        async def depths() -> list[int]:
+            return [await self.connection.depth(queue) for queue in WORKED_OFF]
 
-        await until(are_empty, "all queues are worked off")
+        await until(depths, "all queues are worked off", lambda found: not any(found))
 
 
 @asynccontextmanager
@@ -181,8 +172,9 @@ async def a_target(kind: str) -> AsyncIterator[Target]:
             database_url = f"sqlite+aiosqlite:///{directory}/moor.db"
         running_cloud = await stack.enter_async_context(cloud(plan, broker, database_url))
         client, _ = await stack.enter_async_context(station_on(broker, "client", SETTINGS))
-        async with asyncio.timeout(60):
-            await until_choosable(client, lambda up: len(up) >= len(CELLS) * HOSTS_PER_CELL)
+        await asyncio.wait_for(
+            until_choosable(client, lambda up: len(up) >= len(CELLS) * HOSTS_PER_CELL), PATIENCE_S
+        )
         connection = await broker.connect()
         stack.push_async_callback(connection.close)
         target = Target(connection, client, running_cloud, kind)
@@ -236,19 +228,13 @@ async def test_hostile_messages_are_answered_or_buried_and_the_next_instance_is_
     await target.send(read.message, lines)
 
     if kind.ROUTE.answer:
-        left = {line.body: line.id for line in lines}
+        buried: set[bytes] = set()
 
-        async def are_all_done() -> bool:
-            for body in await target.buried():
-                left.pop(body, None)
-            for body, id_ in [*left.items()]:
-                if id_ in target.answers:
-                    del left[body]
-            return not left
+        async def left() -> list[str]:
+            buried.update(await target.buried())
+            return [each.id for each in lines if each.body not in buried and each.id not in target.answers]
 
-        await until(
-            are_all_done, f"all hostile forms of {type_of(kind)} are answered or buried", left.values()
-        )
+        await until(left, f"all hostile forms of {type_of(kind)} are answered or buried", not_)
         rejections = [each for each in target.answers.values() if isinstance(each, BuildRejected)]
         assert all(each.field and each.reason for each in rejections)
     await target.until_worked_off()

@@ -29,6 +29,7 @@ from moor.options import printable
 from tests.adversity.hostile import among, hostile_parcel
 from tests.contracts.stage import SETTINGS, Remembering, line, order, station, working
 from tests.varied import varied
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("quiet")]
 
@@ -86,9 +87,11 @@ class Goods:
 
 
 async def until_read(connection: Connection, queue: str, worker: Worker[None]) -> None:
-    async with asyncio.timeout(30):
-        while worker.intake.in_hand or await connection.depth(queue):
-            await asyncio.sleep(0.001)
+    await until(
+        lambda: connection.depth(queue),
+        "all is read",
+        lambda depth: not depth and not worker.intake.in_hand,
+    )
 
 
 async def look_and_drop(connection: Connection) -> list[DeadLetter]:

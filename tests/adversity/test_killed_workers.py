@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import not_
 from typing import Any
 from uuid import UUID
 
@@ -34,7 +35,6 @@ HOLDINGS = """
     SELECT c.uuid, p.uuid
     FROM holders h JOIN consumers c ON c.id = h.consumer_id JOIN providers p ON p.id = h.provider_id
 """
-STATES = "SELECT state, count(*) FROM requested_instances GROUP BY state"
 
 
 def a_build(number: int) -> BuildInstance:
@@ -57,29 +57,15 @@ async def kill_and_start_again(here: RealCloud, worker: str) -> None:
     await here.start(worker)
 
 
-async def until_ended(here: RealCloud, count: int) -> None:
-    states: Counter[str] = Counter()
-
-    async def is_so() -> bool:
-        states.clear()
-        states.update(dict(await here.rows(STATES)))
-        return sum(states[state] for state in IS_OVER) >= count
-
-    await until(is_so, f"{count} of {BOOTS} have ended", states)
-
-
 async def until_nothing_is_held_but_by_the_living(here: RealCloud) -> None:
     """Wait until each active instance holds its share on its host and nowhere else, and nothing else is held."""
-    contradictions: list[object] = []
     ids = {host.name: host.id for host in await here.hosts()}
 
-    async def is_so() -> bool:
+    async def contradictions() -> set[tuple[Any, ...]]:
         living = {(state.id, ids[state.host]) for state in await here.instances() if state.state == "active"}
-        holding = set(await here.rows(HOLDINGS))
-        contradictions[:] = [len(living), len(holding), sorted(map(str, living ^ holding))[:10]]
-        return living == holding
+        return living ^ {*await here.rows(HOLDINGS)}
 
-    await until(is_so, "what is held is held by what is active", contradictions)
+    await until(contradictions, "what is held is held by what is active", not_)
 
 
 async def each_ended_once_as_it_was_asked(here: RealCloud, deleted: Sequence[InstanceId]) -> None:
@@ -102,31 +88,27 @@ async def nobody_has_built_what_is_not_active(here: RealCloud) -> None:
     has: Counter[str] = Counter()
     for state in await here.instances():
         has[state.host] += state.state == "active"
-    told: list[object] = []
 
-    async def is_so() -> bool:
+    async def untrue() -> list[tuple[str, int, int]]:
         hosts = await here.hosts()
-        told[:] = [(host.name, host.instances, has[host.name]) for host in hosts if not is_true(host)]
-        return not told
+        return [(host.name, host.instances, has[host.name]) for host in hosts if not is_true(host)]
 
     def is_true(host: HostState) -> bool:
         built = has[host.name]
         return host.instances <= built if host.cell == KILLED_COMPUTE else host.instances == built
 
-    await until(is_so, "hosts have what is active on them and nothing else", told)
+    await until(untrue, "hosts have what is active on them and nothing else", not_)
 
 
 async def audited(here: CloudOn[Any]) -> tuple[str, ...]:
     """The contradictions in the books. The connections of this process ended with the database's."""
-    found: list[tuple[str, ...]] = []
 
-    async def is_so() -> bool:
+    async def found() -> tuple[str, ...] | None:
         with suppress(Transient):
-            found.append(await here.books.audit())
-        return bool(found)
+            return await here.books.audit()
+        return None
 
-    await until(is_so, "the books can be read")
-    return found[0]
+    return await until(found, "the books can be read", lambda _: True)
 
 
 async def nothing_is_buried(here: RealCloud) -> None:
@@ -159,10 +141,10 @@ async def test_every_kind_of_worker_is_killed_and_the_servers_restarted_in_the_m
             partial(kill_and_start_again, here, "conductor-c2"),
         ]
         for number, deed in enumerate(deeds, 1):
-            await until_ended(here, BOOTS * number // (len(deeds) + 2))
+            await here.until_in(BOOTS * number // (len(deeds) + 2), *IS_OVER)
             await deed()
         await asking
-        await until_ended(here, BOOTS)
+        await here.until_in(BOOTS, *IS_OVER)
         await until_nothing_is_held_but_by_the_living(here)
 
         await each_ended_once_as_it_was_asked(here, doomed)

@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -26,11 +26,10 @@ from bus.rabbit import RabbitBroker
 from bus.topology import objects_of
 from tests.contracts.rabbitmq_under_test import Proxy, RabbitMQUnderTest, ctl
 from tests.contracts.sql_stores import VARIABLE, empty_database
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 
-PATIENCE_S = 90
 ANSWERED = (httpx.codes.OK, httpx.codes.SERVICE_UNAVAILABLE)
 
 
@@ -43,11 +42,11 @@ class Process:
         self._log = log
 
     async def until_ready(self) -> None:
-        await self._until(lambda answer: answer.status_code == httpx.codes.OK, "ready")
+        await self._until(lambda told: told["status"] == "ready", "ready")
 
     async def until_it_says(self, what: str) -> None:
         """Wait until it reports that it is not ready, and why. It still runs, and its log has such a line."""
-        await self._until(lambda answer: any(what in why for why in answer.json()["awaits"].values()), what)
+        await self._until(lambda told: any(what in why for why in told["awaits"].values()), what)
         async with httpx.AsyncClient(base_url=self._url) as client:
             assert (await client.get("/healthz")).status_code == httpx.codes.OK
         assert any(what in line["message"] for line in self.lines()), self._log.read_text()
@@ -55,26 +54,17 @@ class Process:
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._log.read_text().splitlines()]
 
-    async def _until(self, holds: Callable[[httpx.Response], bool], what: str) -> None:
-        last = "nothing"
-        async with httpx.AsyncClient(base_url=self._url) as client, asyncio.timeout(PATIENCE_S):
-            try:
-                while True:
-                    assert self.process.returncode is None, self._log.read_text()
-                    try:
-                        answer = await client.get("/readyz")
-                        last = answer.text
-                        # Another test's server may have this port for a moment, before the worker takes it.
-                        if answer.status_code in ANSWERED and holds(answer):
-                            return
-                    except httpx.TransportError:
-                        last = "it does not listen yet"
-                    await asyncio.sleep(0.05)
-            except asyncio.CancelledError:
-                sys.stderr.write(
-                    f"waited in vain for {what!r}, the last was: {last}\n{self._log.read_text()}\n"
-                )
-                raise
+    async def _until(self, holds: Callable[[dict[str, Any]], bool], what: str) -> None:
+        async def told() -> dict[str, Any] | None:
+            assert self.process.returncode is None, self._log.read_text()
+            # It does not listen at once; and another test's server may have this port before it.
+            with suppress(httpx.TransportError):
+                answer = await client.get("/readyz")
+                return dict(answer.json()) if answer.status_code in ANSWERED else None
+            return None
+
+        async with httpx.AsyncClient(base_url=self._url) as client:
+            await until(told, what, holds)
 
 
 @asynccontextmanager
@@ -146,14 +136,12 @@ async def test_a_broker_that_is_mended_step_by_step() -> None:
                 assert "placement starts" in first["message"]
                 assert f"{user}:***@127.0.0.1" in first["message"]
 
-                told: list[str] = []
-
-                def says_that_all_works() -> bool:
-                    """Parts that no request needs may fail once more, and say only then that they work again."""
-                    told[:] = [each["message"] for each in placement.lines()]
-                    return told[-1] == "placement is ready" or "works again" in told[-1]
-
-                await until(says_that_all_works, "the last line says that all works", told)
+                # Parts that no request needs may fail once more, and say only then that they work again.
+                await until(
+                    lambda: placement.lines()[-1]["message"],
+                    "the last line says that all works",
+                    lambda told: told == "placement is ready" or "works again" in told,
+                )
     finally:
         await under_test.close()
         await control("delete_user", user)

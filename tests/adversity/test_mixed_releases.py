@@ -4,9 +4,12 @@ instances boot, move and end: nothing is lost or doubled, and the books agree.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from operator import not_
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -98,41 +101,32 @@ class Work:
         self.deleted |= ending
         await send(self._here, [DeleteInstance(instance=id_) for id_ in sorted(ending)])
 
-    async def until_under_way(self) -> None:
-        async def is_so() -> bool:
-            return any(
-                state.state in ("building", "moving", "deleting") for state in await self._here.instances()
-            )
-
-        await until(is_so, "some orders are under way")
-
     async def until_done(self) -> None:
         """Wait until each instance is as it was ordered, and exactly the living hold something, each on its host alone."""
-        wrong: list[object] = []
 
-        async def are_so() -> bool:
+        async def not_done() -> list[object]:
             states = {state.id: state for state in await self._here.instances()}
-            wrong[:] = [
+            wrong = [
                 (id_, state and (state.state, state.reason, state.move and state.move.outcome))
                 for id_ in self.flavors
                 if not self._is_done(id_, state := states.get(id_))
             ]
-            return not wrong and len(states) == len(self.flavors)
+            return [*wrong, *(states.keys() - self.flavors.keys())]
 
-        await until(are_so, "every order is done", wrong)
+        await until(not_done, "every order is done", not_)
         hosts = {host.name: host.id for host in await self._here.hosts()}
 
-        async def hold_what_is_theirs() -> bool:
-            living = {
-                (state.id, "INSTANCE", hosts[state.host])
-                for state in await self._here.instances()
-                if state.state == "active"
-            }
-            held = await self._here.rows(HOLDINGS)
-            wrong[:] = sorted(map(str, living ^ {*held}))[:10]
-            return not wrong and len(held) == len(living)
+        async def not_theirs() -> Counter[tuple[Any, ...]]:
+            living = [each for each in await self._here.instances() if each.state == "active"]
+            held = Counter(await self._here.rows(HOLDINGS))
+            held.subtract((each.id, "INSTANCE", hosts[each.host]) for each in living)
+            return held
 
-        await until(hold_what_is_theirs, "each living instance holds its share, and nobody else any", wrong)
+        await until(
+            not_theirs,
+            "each living instance holds its share, and nobody else any",
+            lambda counts: not any(counts.values()),
+        )
 
     def _is_done(self, id_: InstanceId, state: InstanceState | None) -> bool:
         if state is None or id_ in self.deleted:
@@ -197,11 +191,8 @@ async def ironic_beside(here: RealCloud) -> AsyncIterator[SimulatedIronic]:
 
 
 async def until_offered(here: RealCloud) -> None:
-    async def are_so() -> bool:
-        ((count,),) = await here.rows("SELECT count(*) FROM inventories WHERE reserved = 0 AND total = 1")
-        return bool(count == NODES)
-
-    await until(are_so, "placement offers every node")
+    offered = "SELECT count(*) FROM inventories WHERE reserved = 0 AND total = 1"
+    await until(lambda: here.rows(offered), "placement offers every node", lambda found: found == [(NODES,)])
 
 
 async def replace(here: RealCloud, kinds: Sequence[str]) -> None:
@@ -222,7 +213,7 @@ async def test_old_and_new_workers_run_together_and_nothing_is_lost_or_doubled(o
         await work.until_done()
         for kind in order:
             ordering = asyncio.create_task(work.order())
-            await work.until_under_way()
+            await here.until_in(1, "building", "moving", "deleting")
             await replace(here, KINDS[kind])
             await ordering
             await work.until_done()

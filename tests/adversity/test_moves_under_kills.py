@@ -56,17 +56,11 @@ def has_settled(state: InstanceState) -> bool:
 
 
 async def until_settled(here: RealCloud, count: int) -> list[InstanceState]:
-    states: list[InstanceState] = []
-    seen: Counter[str] = Counter()
-
-    async def are_so() -> bool:
-        states[:] = await here.instances()
-        seen.clear()
-        seen.update(state.state for state in states)
-        return sum(map(has_settled, states)) >= count
-
-    await until(are_so, f"{count} of {MOVES} moves have settled", seen)
-    return states
+    return await until(
+        here.instances,
+        f"{count} of {MOVES} moves have settled",
+        lambda states: sum(map(has_settled, states)) >= count,
+    )
 
 
 def flavor_of(state: InstanceState) -> Flavor:
@@ -103,11 +97,11 @@ async def test_conductors_and_schedulers_are_killed_in_the_middle_of_moves_and_e
         reverting = asyncio.create_task(ask(here, reverts))
         await asyncio.gather(*[kill_and_start_again(here, victim) for victim in CONDUCTORS])
         await reverting
-
-        async def all_are_active() -> bool:
-            return all(state.state == "active" and has_settled(state) for state in await here.instances())
-
-        await until(all_are_active, "all are active")
+        await until(
+            here.instances,
+            "all are active",
+            lambda found: all(state.state == "active" and has_settled(state) for state in found),
+        )
         await here.until_at_rest(flavor_of)
         print(
             f"{MOVES} moves settled in {time.monotonic() - began_s:.1f} s: {outcomes(await here.instances())}"

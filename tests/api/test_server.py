@@ -6,6 +6,7 @@ import signal
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from operator import not_
 from pathlib import Path
 
 import httpx
@@ -23,6 +24,7 @@ from kit.process import hangups_heard
 from kit.tls import ServerTls, server_tls
 from tests.api.whole_app import server_over
 from tests.stores_in_memory import MemoryPlacementStore
+from tests.waiting import until
 
 ANY_PORT = Listen("127.0.0.1", 0)
 
@@ -86,9 +88,7 @@ async def test_a_new_certificate_is_used_after_a_hangup(tmp_path: Path) -> None:
             issue()
             assert await seen(server) == first
             os.kill(os.getpid(), signal.SIGHUP)
-            async with asyncio.timeout(60):
-                while await seen(server) == first:
-                    pass
+            await until(lambda: seen(server), "the new one is shown", lambda shown: shown != first)
 
 
 @pytest.mark.asyncio
@@ -160,9 +160,7 @@ async def test_stopping_answers_what_is_under_way_and_takes_nothing_new() -> Non
         asking = asyncio.create_task(client.get("/slow"))
         await arrived.wait()
         await server.stop()
-        async with asyncio.timeout(60):
-            while await is_reached(server):
-                pass
+        await until(lambda: is_reached(server), "nobody is let in", not_)
         may_go_on.set()
         answer = await asking
     await running

@@ -25,13 +25,12 @@ from tests.conformance.ironic_steps import ANSWERS, END, SCRIPT, OurPeer, Peer, 
 from tests.environments import environment
 from tests.servers.free_places import free_port
 from tests.unit.ironic_sim.worlds import Notification, notification
+from tests.waiting import until
 
 # The release that the captured messages are of.
 IRONIC = ("ironic==39.0.0",)
 HOST = "127.0.0.1"
 PREFETCH = 100
-PATIENCE_S = 30.0
-LOOKS_EVERY_S = 0.05
 # How long each work on a node takes, in whole seconds. With none, Ironic itself loses notifications.
 WORK_S = 1
 DELAYS = ("power", "deploy", "inspect", "rescue")
@@ -47,22 +46,27 @@ class RealPeer(Peer):
 
     async def settle(self, node: ProviderId) -> None:
         wanted = {"fields": "provision_state,target_power_state,reservation"}
-        async with asyncio.timeout(PATIENCE_S):
-            while not (answer := await self.plain.get(f"/v1/nodes/{node}", params=wanted)).is_error:
-                now = answer.json()
-                if not (now["provision_state"] in AT_WORK or now["target_power_state"] or now["reservation"]):
-                    return
-                await asyncio.sleep(LOOKS_EVERY_S)
+
+        async def is_settled() -> bool:
+            answer = await self.plain.get(f"/v1/nodes/{node}", params=wanted)
+            if answer.is_error:
+                return True
+            now = answer.json()
+            is_at_work = now["provision_state"] in AT_WORK
+            return not (is_at_work or now["target_power_state"] or now["reservation"])
+
+        await until(is_settled, f"node {node} is settled")
 
     async def said(self) -> Sequence[Notification]:
         """All up to the deletion of the last node."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not any(
+        return await until(
+            lambda: self.heard,
+            "the last deletion is told",
+            lambda heard: any(
                 each.event_type == "baremetal.node.delete.end" and each.data["uuid"] == str(END)
-                for each in self.heard
-            ):
-                await asyncio.sleep(LOOKS_EVERY_S)
-        return self.heard
+                for each in heard
+            ),
+        )
 
 
 @asynccontextmanager

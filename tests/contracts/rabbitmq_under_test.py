@@ -24,6 +24,7 @@ from bus.topology import Objects, objects_of
 from kit.errors import ConnectionLost
 from tests.contracts.broker_under_test import APPLICATIONS
 from tests.contracts.rabbitmq_inside import LOOPBACK, InsideBroker, RefusedExpressionError
+from tests.waiting import until
 
 URL_VARIABLE, CTL_VARIABLE = "MOOR_TEST_AMQP_URL", "MOOR_TEST_AMQP_CTL"
 PASSWORD = "as-secret-as-a-test-can-be"  # noqa: S105 - of users that end with the tests
@@ -342,9 +343,7 @@ class RabbitMQUnderTest:
         # As `rabbitmqctl stop_app` and `start_app` do it.
         await self._eval("rabbit:stop()")
         await self._eval("rabbit:start()")
-        async with asyncio.timeout(UP_S_MAX):
-            while not await self._is_up():
-                await asyncio.sleep(0.05)
+        await until(self._is_up, "the broker is up", within_s=UP_S_MAX)
 
     async def set_alarm(self, *, on: bool) -> None:
         if on:

@@ -8,12 +8,11 @@ from typing import TypeVar
 from bus.broker import Broker, Connection, Consuming, Delivery, Receipt
 from bus.message import Parcel
 from bus.topology import DEAD, DEAD_QUEUE, Binding, Exchange, Limits, Objects, Queue, QueueKind
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 T = TypeVar("T")
 
 TOWN = "moor.town"
-PATIENCE_S = 60
 
 WORK = Queue("town.work", QueueKind.WORK, (Binding(TOWN, "work"),))
 QUESTIONS = Queue("town.questions", QueueKind.QUESTIONS, (Binding(TOWN, "question"),))
@@ -83,10 +82,9 @@ def bodies(deliveries: list[Delivery]) -> list[int]:
 
 
 async def until_depth(connection: Connection, queue: str, depth: int) -> None:
-    async def as_deep() -> bool:
-        return await connection.depth(queue) == depth
-
-    await until(as_deep, f"{depth} parcels wait in {queue}")
+    await until(
+        lambda: connection.depth(queue), f"{depth} parcels wait in {queue}", lambda found: found == depth
+    )
 
 
 async def within_patience(doing: Awaitable[T]) -> T:

@@ -22,6 +22,8 @@ from placement_worker.store_sql import PlacementStore
 from tests.contracts.worker_roles import ROLE_OF, give_rights
 
 WORKER = "placement_worker"
+# How many statements wait for a lock of another one.
+LOCKS_AWAITED = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 VARIABLE = "MOOR_TEST_POSTGRES_URL"
 # PostgreSQL's own template, which has no tables.
 TEMPLATE = "template1"

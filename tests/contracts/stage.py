@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from operator import not_
 from uuid import UUID
 
 from bus.broker import Broker, Origin, Receipt
@@ -22,6 +23,7 @@ from engine.inventories import ConsumerId
 from kit.times import now
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.varied import varied
+from tests.waiting import until
 
 WORK = "placement.work"
 CELLS = ("c1", "c2")
@@ -35,7 +37,6 @@ SETTINGS = varied(
     ask_again_ms=100,
     answer_timeout_ms=20_000,
 )
-PATIENCE_S = 60
 
 
 def order(number: int, cell: str = "c1") -> ReleaseClaim:
@@ -178,23 +179,20 @@ async def send(broker: Broker, *parcels: Parcel) -> None:
 async def until_empty(broker: Broker, queue: str = WORK) -> None:
     """Wait until the queue is empty."""
     connection = await broker.connect()
-    async with asyncio.timeout(PATIENCE_S):
-        while await connection.depth(queue):
-            await asyncio.sleep(0.01)
+    await until(lambda: connection.depth(queue), f"{queue} is empty", not_)
     await connection.close()
 
 
 async def dead_letters(broker: Broker, count: int) -> list[DeadLetter]:
     """Wait for this many dead letters."""
     connection = await broker.connect()
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            while await connection.depth("dead") < count:
-                await asyncio.sleep(0.01)
-            async with open_dead_letters(connection, letters_max=1000) as opened:
-                letters = [opened.letters[tag] for tag in sorted(opened.letters)]
-            # A broker that stands still delivers a part of them in a reader's time.
-            if len(letters) >= count:
-                break
+
+    async def letters() -> list[DeadLetter]:
+        async with open_dead_letters(connection, letters_max=1000) as opened:
+            return [opened.letters[tag] for tag in sorted(opened.letters)]
+
+    await until(lambda: connection.depth("dead"), f"{count} dead letters", lambda found: found >= count)
+    # A broker that stands still delivers a part of them in a reader's time.
+    found = await until(letters, f"{count} dead letters are read", lambda each: len(each) >= count)
     await connection.close()
-    return letters
+    return found

@@ -89,29 +89,15 @@ async def test_a_blocked_broker_lets_publishers_wait_and_consumers_go_on(under_t
         assert not connection.blocked
         await under_test.set_alarm(on=True)
         waiting = [asyncio.create_task(publishing.publish(parcel(number))) for number in (4, 5, 6)]
-        await until_blocked(connection)
+        await until(lambda: connection.blocked, "the broker says why it takes nothing")
 
         assert bodies(await drain(consumer, WORK.name, 3)) == [1, 2, 3]
         assert not any(publish.done() for publish in waiting)
 
         await under_test.set_alarm(on=False)
         assert await within_patience(asyncio.gather(*waiting)) == [Receipt.CONFIRMED] * 3
-        await until_unblocked(connection)
+        await within_patience(connection.until_unblocked())
         assert bodies(await drain(consumer, WORK.name, 3)) == [4, 5, 6]
-
-
-async def until_blocked(connection: Connection) -> None:
-    async def is_blocked() -> bool:
-        return bool(connection.blocked)
-
-    await until(is_blocked, "the broker says why it takes nothing")
-
-
-async def until_unblocked(connection: Connection) -> None:
-    async def is_free() -> bool:
-        return not connection.blocked
-
-    await until(is_free, "the broker takes parcels again")
 
 
 async def test_a_restart_keeps_what_is_durable_and_nothing_else(under_test: BrokerUnderTest) -> None:
@@ -162,11 +148,11 @@ async def test_an_answer_queue_goes_with_its_connection(under_test: BrokerUnderT
     async with connected(under_test.broker(), world(WORK)) as connection:
         async with connected(under_test.broker(), world(ANSWERS)):
             assert await publish(connection, answer) == [Receipt.CONFIRMED]
-
-        async def is_gone() -> bool:
-            return await publish(connection, answer) == [Receipt.UNROUTABLE]
-
-        await until(is_gone, "the answer queue is gone")
+        await until(
+            lambda: publish(connection, answer),
+            "the answer queue is gone",
+            lambda found: found == [Receipt.UNROUTABLE],
+        )
 
 
 async def test_a_feed_outlives_the_connections_of_its_process(under_test: BrokerUnderTest) -> None:

@@ -37,11 +37,7 @@ async def test_the_consumers_of_a_queue_are_counted_over_all_connections(under_t
         assert await one.consumers(WORK.name) == 2
 
         await consuming.close()
-
-        async def is_one_left() -> bool:
-            return await one.consumers(WORK.name) == 1
-
-        await until(is_one_left, "the other one has left")
+        await until(lambda: one.consumers(WORK.name), "the other one has left", lambda found: found == 1)
         with pytest.raises(NotFound):
             await one.consumers("town.nothing")
 

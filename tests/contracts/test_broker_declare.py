@@ -118,12 +118,10 @@ async def test_a_feed_that_nobody_reads_ends_and_one_that_is_read_does_not(
 
         reading, unread = await opened(read), await opened(FEED)
         await unread.close()
-
-        async def is_gone() -> bool:
-            return await publish(connection, Parcel(TOWN, "news", b"", mandatory=True)) == [
-                Receipt.UNROUTABLE
-            ]
-
-        await until(is_gone, "the unread feed is gone")
+        await until(
+            lambda: publish(connection, Parcel(TOWN, "news", b"", mandatory=True)),
+            "the unread feed is gone",
+            lambda found: found == [Receipt.UNROUTABLE],
+        )
         assert await publish(connection, parcel(1, "read")) == [Receipt.CONFIRMED]
         assert bodies(await receive(reading, 1)) == [1]

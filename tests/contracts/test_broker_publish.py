@@ -223,11 +223,11 @@ async def test_a_full_queue_refuses_until_it_was_consumed(under_test: BrokerUnde
         assert 10 <= taken <= 200
 
         assert bodies(await drain(connection, queue.name, taken)) == [*range(taken)]
-
-        async def is_taken_again() -> bool:
-            return await publishing.publish(parcel(taken, key)) is Receipt.CONFIRMED
-
-        await until(is_taken_again, "the queue takes parcels again")
+        await until(
+            lambda: publishing.publish(parcel(taken, key)),
+            "the queue takes parcels again",
+            lambda found: found is Receipt.CONFIRMED,
+        )
 
 
 async def test_a_feed_forgets_its_oldest(under_test: BrokerUnderTest) -> None:

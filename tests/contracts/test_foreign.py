@@ -148,13 +148,11 @@ async def test_the_role_ironic_may_read_and_bind_again_and_no_more(under_test: B
             await under_test.delete_exchange(INBOX.exchange)
             await operator.declare(THEIRS)
             asking = asyncio.ensure_future(reader.receive())
-
-            async def is_bound() -> bool:
-                return await publish(operator, structs.replace(said(1), mandatory=True)) == [
-                    Receipt.CONFIRMED
-                ]
-
-            await until(is_bound, "the queue is bound again")
+            await until(
+                lambda: publish(operator, structs.replace(said(1), mandatory=True)),
+                "the queue is bound again",
+                lambda found: found == [Receipt.CONFIRMED],
+            )
             assert {*(each.parcel.body for each in await within_patience(asking))} <= {b"1"}
         assert status.failures == 0
         # If the queue does not exist, the reader waits for an operator: it may not declare it.
@@ -168,11 +166,7 @@ async def test_the_role_ironic_may_read_and_bind_again_and_no_more(under_test: B
 
         part = Supervised("inbox", read, pauses=pauses_of(SETTINGS))
         reading = asyncio.create_task(part.run())
-
-        async def is_refused() -> bool:
-            return "AccessRefused" in part.status.last_error
-
-        await until(is_refused, "it may not declare")
+        await until(lambda: "AccessRefused" in part.status.last_error, "it may not declare")
         await operator.declare(objects_of(CELLS))
         await within_patience(reads_again.wait())
         await reading

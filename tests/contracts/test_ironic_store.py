@@ -32,6 +32,7 @@ from kit.errors import Unavailable
 from kit.sql import POOL_SIZE
 from tests.contracts.ironic_stores import STORES, open_ironic_store, open_ironic_stores
 from tests.contracts.sql_stores import migrated_database
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 EACH_STORE = pytest.mark.parametrize("kind", STORES)
@@ -432,8 +433,7 @@ async def test_a_frozen_daemon_is_thrown_out_of_its_transaction_before_its_lease
         async def freeze() -> None:
             async with frozen.transaction() as tx, asyncio.timeout(IronicSettings().lease_s):
                 await tx.load([node_id(1)])
-                while not (given := await store.give([move])):
-                    await asyncio.sleep(0.1)
+                given = await until(lambda: store.give([move]), "it loses the node")
                 assert [each.owner for each in given] == ["d2"]
                 await tx.save([a_row(1, "d1")])
 

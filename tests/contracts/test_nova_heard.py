@@ -165,6 +165,6 @@ async def test_a_nova_that_does_not_answer_leaves_what_is_known_and_is_asked_aga
         assert keeper.cloud is not None
         assert keeper.cloud.nodes == a_cloud().nodes
         # Its services are read on, and are what they are.
-        await until(lambda: keeper.cloud is not None and not keeper.cloud.services)
+        await until(lambda: keeper.cloud, holds=lambda cloud: not cloud.services)
         nova.fails = None
-        await until(lambda: keeper.cloud is not None and not keeper.cloud.nodes)
+        await until(lambda: keeper.cloud, holds=lambda cloud: not cloud.nodes)

@@ -342,16 +342,14 @@ async def test_a_log_that_nobody_publishes_is_pruned_by_its_age_in_parts(client:
     before = (await client.store.snapshot_page(0, 10)).cursor
     for number in range(5):
         await client.ask(claiming(consumer(f"vm-{number}")))
-    remembered = ""
 
-    async def has_seen_all() -> bool:
+    async def seen_all() -> str | None:
         """A transaction beside, also one of another database of the server, holds the cursor back."""
-        nonlocal remembered
-        remembered = (await client.store.snapshot_page(0, 10)).cursor
-        rest = await client.store.changes_since(remembered)
-        return rest is not None and not rest.claimed
+        cursor = (await client.store.snapshot_page(0, 10)).cursor
+        rest = await client.store.changes_since(cursor)
+        return cursor if rest is not None and not rest.claimed else None
 
-    await until(has_seen_all, "a reader has seen all")
+    remembered = await until(seen_all, "a reader has seen all")
 
     assert await prune_alone(client, BEFORE_EVERYTHING) == 0
     assert await client.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) == 0

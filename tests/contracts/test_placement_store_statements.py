@@ -16,8 +16,9 @@ from placement_worker.core.ledger import ClaimKeys, Ledger
 from placement_worker.store_sql import PlacementStore
 from placement_worker.store_sql.postgres_claims import PostgresClaims
 from tests.contracts import placement_orders as orders
-from tests.contracts.sql_stores import as_owner, migrated_database
+from tests.contracts.sql_stores import LOCKS_AWAITED, as_owner, migrated_database
 from tests.contracts.store_client import StoreClient
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
@@ -108,8 +109,7 @@ async def test_what_was_claimed_while_a_claim_waited_for_the_host_counts() -> No
             async with owner.transaction():
                 await owner.execute("UPDATE providers SET used = replace(used, ':1}', ':4}')")
                 waiting = asyncio.create_task(client.ask_one(a_claim("second")))
-                while not await owner.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
-                    await asyncio.sleep(0.01)
+                await until(lambda: owner.fetchval(LOCKS_AWAITED), "it waits for a lock")
             verdict = await waiting
         finally:
             await owner.close()

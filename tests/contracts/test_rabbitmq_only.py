@@ -237,28 +237,26 @@ async def test_readers_of_a_queue_that_is_deleted_again_and_again_have_no_more_c
     asker = Station(rabbitmq.broker(), "asker", settings=SETTINGS, asks=True)
     asking = asyncio.create_task(asker.run())
 
-    read: list[str] = []
-
-    async def are_read() -> bool:
-        """Both queues have a consumer."""
+    async def read() -> list[str]:
+        """The queues with a consumer."""
         said = await asyncio.to_thread(
             ctl, "-q", "list_queues", "-p", rabbitmq.virtual_host, "name", "consumers"
         )
-        read[:] = [line.split()[0] for line in said.splitlines() if line.endswith("\t1")]
-        return len(read) == 2
-
-    def has_heard() -> bool:
-        return worker.intake.interruptions >= len(counted)
+        return [line.split()[0] for line in said.splitlines() if line.endswith("\t1")]
 
     counted: list[int] = []
     async with working(rabbitmq.broker(), Remembering()) as worker:
         for _ in range(2):
-            await until(are_read, "both have a consumer", read)
+            queues = await until(read, "both have a consumer", lambda found: len(found) == 2)
             said = await asyncio.to_thread(ctl, "-q", "list_channels", "vhost")
             counted.append(said.splitlines().count(rabbitmq.virtual_host))
-            for queue in read:
+            for queue in queues:
                 await asyncio.to_thread(ctl, "-q", "delete_queue", "-p", rabbitmq.virtual_host, queue)
-            await until(has_heard, "the worker has heard of it", counted)
+            await until(
+                lambda: worker.intake.interruptions,
+                "the worker has heard of it",
+                lambda found: found >= len(counted),
+            )
             await rabbitmq.declare(STANDING)
     await asker.stop()
     await asking
@@ -465,11 +463,7 @@ async def test_the_dead_letters_of_an_answer_queue_are_answers(rabbitmq: RabbitM
         assert await attempt(dead_letters_its_answers) == ""
         async with raw(rabbitmq) as placement:
             await placement(publishes(REPLY, OWN_KEY, b"an answer"))
-
-        async def arrived() -> bool:
-            return bool(await depths(rabbitmq))
-
-        await until(arrived, "the answer went astray")
+        await until(lambda: depths(rabbitmq), "the answer went astray")
     async with connected(rabbitmq.broker()) as connection:
         work = await connection.open_consuming("placement.work", prefetch=10)
         assert [each.parcel.body for each in await receive(work, 1)] == [b"an answer"]

@@ -25,6 +25,7 @@ from sqlalchemy import (
 from kit.sql import ONCE, Database, RowColumns, open_database, read_once
 from kit.sql.statements import Id, InternalId, Moment
 from tests.contracts.sql_stores import empty_database
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -194,8 +195,11 @@ async def test_a_row_that_was_locked_is_read_as_the_other_transaction_left_it() 
         async with database.writing() as transaction:
             await change.change(transaction, [(FIRST, "changed")])
             waiting = asyncio.create_task(stored(database))
-            while not (waiting.done() or await read_once(database, some_session_waits)):
-                await asyncio.sleep(0)
+            await until(
+                lambda: read_once(database, some_session_waits),
+                "it waits for the lock",
+                lambda waits: waits or waiting.done(),
+            )
 
         assert await waiting == [(FIRST, "changed", *FULL[2:]), EMPTY]
 

@@ -4,6 +4,8 @@ import asyncio
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
+from operator import not_
 from uuid import UUID
 
 import pytest
@@ -36,7 +38,6 @@ from kit.parts import PartState
 from tests.contracts.broker_under_test import SHOP, BrokerUnderTest
 from tests.contracts.stage import (
     CELLS,
-    PATIENCE_S,
     SETTINGS,
     WORK,
     Remembering,
@@ -332,11 +333,8 @@ async def test_ten_workers_that_die_with_all_they_may_hold_lose_and_bury_nothing
         here = Station(broker, f"dies-{number}", settings=settings)
         worker = Worker(here, Subscription(WORK, (holding := Remembering(gate=never)).handlers, holding))
         running = asyncio.create_task(worker.run())
-
-        async def holds_all(worker: Worker[None] = worker) -> bool:
-            return worker.intake.in_hand > 0 and not await connection.depth(WORK)
-
-        await until(holds_all, "it holds all")
+        await until(partial(getattr, worker.intake, "in_hand"), "it has some")
+        await until_empty(broker)
         running.cancel()
         await asyncio.wait((running,))
         await here.close()
@@ -563,21 +561,16 @@ async def test_hundreds_of_dead_letters_are_dropped_at_once_and_their_neighbours
     connection = await broker.connect()
     try:
 
-        async def drop(queue: str, *, left: Sequence[int]) -> None:
-            """Until only these are left: if RabbitMQ stands still, it forgets acknowledgements, and letters come back."""
-            while True:
-                async with open_dead_letters(connection, letters_max=1_000) as opened:
-                    seen = opened.letters.values()
-                    if sorted(int(letter.parcel.body) for letter in seen) == [*left]:
-                        return
-                    await opened.drop(
-                        [tag for tag, letter in opened.letters.items() if letter.queue == queue]
-                    )
-                await asyncio.sleep(0.01)
+        async def drop(queue: str) -> list[int]:
+            """Drop those of this queue, and return what was there."""
+            async with open_dead_letters(connection, letters_max=1_000) as opened:
+                there = sorted(int(letter.parcel.body) for letter in opened.letters.values())
+                await opened.drop([tag for tag, letter in opened.letters.items() if letter.queue == queue])
+            return there
 
-        async with asyncio.timeout(PATIENCE_S):
-            await drop("b", left=range(0, 600, 2))
-            await drop("a", left=())
+        # If RabbitMQ stands still, it forgets acknowledgements, and letters come back.
+        await until(lambda: drop("b"), "half is left", lambda found: found == [*range(0, 600, 2)])
+        await until(lambda: drop("a"), "nothing is left", not_)
         assert await dead_letters(broker, 0) == []
     finally:
         await connection.close()

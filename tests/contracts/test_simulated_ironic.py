@@ -23,6 +23,7 @@ from laboratory.ironic import (
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import within_patience
 from tests.contracts.stage import SETTINGS
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -46,8 +47,7 @@ async def test_a_reader_hears_what_is_published_in_order_and_byte_for_byte(
     running = asyncio.create_task(together.run())
     try:
         # The sender declares the exchange: what it publishes before a reader is bound reaches no one.
-        while sender.status.state is not PartState.WELL:
-            await asyncio.sleep(0.01)
+        await until(lambda: sender.status.state is PartState.WELL, "the sender is ready")
         opens = partial(InboxConsuming.open, inbox=Inbox().objects, prefetch=SETTINGS.prefetch, bind_s=0.02)
         async with consumer(link, Status("inbox"), opens) as reader:
             for node in ironic.nodes.values():

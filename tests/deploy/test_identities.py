@@ -23,6 +23,7 @@ from moor.client import Client, Flavor, InstanceState
 from tests.deploy.deployed import Servers, running_servers
 from tests.servers.free_places import free_port
 from tests.stories.moor.moor_process import Process, Result, moor, moor_json, started
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [
     pytest.mark.asyncio,
@@ -33,7 +34,6 @@ pytestmark = [
 
 CELL = "harbour"
 SMALL = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1)
-PATIENCE_S = 60
 # The user of the broker and the role of the database of each worker. A compute has no database.
 WORKERS = {
     "placement": ("moor-placement", "moor_placement"),
@@ -214,9 +214,7 @@ class Boots:
     async def until_more(self, count: int) -> None:
         """Wait until so many more have ended."""
         wanted = len(self.states) + count
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self.states) < wanted:
-                await asyncio.sleep(0.05)
+        await until(lambda: len(self.states) >= wanted, f"{count} more have ended")
 
 
 @asynccontextmanager
@@ -275,13 +273,16 @@ async def test_a_cloud_runs_by_certificates_and_takes_renewed_ones_without_a_sto
             await deployment.close_all_connections()
             await boots.until_more(3)
             workers["placement-api"].send_signal(signal.SIGHUP)
-            async with asyncio.timeout(PATIENCE_S):
-                while await shown_by_placement(deployment) == first:
-                    await asyncio.sleep(0.1)
-                # Nothing else has it ask its database again so soon.
-                assert await asked_of_placement(deployment, deployment.certificates.client("nova")) == "200"
-                while (after := await deployment.sessions()).keys() < before.keys():
-                    await asyncio.sleep(0.1)
+            await until(
+                lambda: shown_by_placement(deployment),
+                "another certificate is shown",
+                lambda shown: shown != first,
+            )
+            # Nothing else has it ask its database again so soon.
+            assert await asked_of_placement(deployment, deployment.certificates.client("nova")) == "200"
+            after = await until(
+                deployment.sessions, "all are back", lambda found: not found.keys() < before.keys()
+            )
             assert all(not after[role] & before[role] for role in before)
 
         await assert_nothing_was_lost(deployment, workers)
@@ -457,13 +458,18 @@ async def test_each_wrong_certificate_of_a_server_is_refused_and_the_error_names
         ):
             made.issue_servers(*names, not_after=not_after)
             await deployment.reload_servers()
-            await until(lambda: of_bus(bus, guest), f"certificate is not trusted: {why}")
-            await until(lambda: of_db(db, scheduler), f"certificate is not trusted: {why}")
+            await until_said(lambda: of_bus(bus, guest), f"certificate is not trusted: {why}")
+            await until_said(lambda: of_db(db, scheduler), f"certificate is not trusted: {why}")
         ran = await moor("list", MOOR_BUS_URL=f"{bus}&certfile={guest}")
         assert (ran.code, "certificate has expired" in ran.err) == (1, True)
     finally:
         made.issue_servers()
         await deployment.reload_servers()
+
+
+async def until_said(attempt: Callable[[], Awaitable[str]], wanted: str) -> None:
+    """A server reads its certificate again some moments after it was told."""
+    await until(attempt, wanted, lambda said: wanted in said)
 
 
 async def tried(connect: Callable[[], Awaitable[object]]) -> str:
@@ -474,14 +480,3 @@ async def tried(connect: Callable[[], Awaitable[object]]) -> str:
         return str(problem)
     await connection.close()  # type: ignore[attr-defined]
     return ""
-
-
-async def until(attempt: Callable[[], Awaitable[str]], wanted: str) -> None:
-    """A server reads its certificate again some moments after it was told."""
-    said = ""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while wanted not in (said := await attempt()):
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        raise AssertionError(f"it never said {wanted!r}, and last {said!r}") from None

@@ -6,7 +6,6 @@ It builds a guest, reads its console, rebuilds it, saves its disk and destroys i
 import asyncio
 import os
 import sys
-import time
 from pathlib import Path
 
 from compute_sim.core.attempts import AttemptRecord
@@ -14,15 +13,13 @@ from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import libvirt_settings
 from tests.libvirt.test_libvirt_failures import Host
 from tests.libvirt.test_libvirt_images import FIRST, stop
+from tests.waiting import wait_for
 
 # It must write more than virtlogd puts into a file.
 TEXT = "guest is up" * 20 + "\r\n"
-PATIENCE_S = 100.0
 
 
 class HostOfUser(Host):
-    patience_s = PATIENCE_S
-
     def __init__(self, folder: Path, uri: str) -> None:
         self.folder = folder
         self.settings = libvirt_settings(folder, uri)
@@ -43,10 +40,7 @@ def main(folder: str, uri: str, user: str, mask: str) -> None:
     (attempt,) = (Path(folder) / "instances" / "h1").iterdir()
     until_read(host, web)
     print("console read", flush=True)
-    until_s = time.monotonic() + PATIENCE_S
-    while not (attempt / "console.log.0").exists():
-        assert time.monotonic() < until_s, "virtlogd began no other file"
-        time.sleep(0.1)
+    wait_for((attempt / "console.log.0").exists, "virtlogd begins another file")
     until_read(host, web)
     print("console read after virtlogd began another file", flush=True)
     assert (failure := host.work_of(host.respawn(2)).failure) == "", failure
@@ -61,10 +55,11 @@ def main(folder: str, uri: str, user: str, mask: str) -> None:
 
 def until_read(host: Host, web: AttemptRecord) -> None:
     """Wait until the console has the text of the guest."""
-    until_s = time.monotonic() + PATIENCE_S
-    while b"guest is up" not in asyncio.run(host.driver.console(web, -1000, 1000)).text:
-        assert time.monotonic() < until_s, "the guest has written nothing"
-        time.sleep(0.1)
+    wait_for(
+        lambda: asyncio.run(host.driver.console(web, -1000, 1000)).text,
+        "the guest has written",
+        lambda text: b"guest is up" in text,
+    )
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from compute_sim.wiring import run
 from tests.libvirt.broken_folder import BrokenFolder
 from tests.libvirt.host_devices import host_at_work
 from tests.libvirt.libvirt_cloud import SETTINGS, SOCKET
+from tests.waiting import wait_for
 
 SELF = 0
 
@@ -53,8 +54,7 @@ class Killer:
             kill.rename(killed)
             os.kill(os.getpid(), signal.SIGKILL)
         os.kill(pid, signal.SIGKILL)
-        while _is_alive(pid):
-            time.sleep(0.005)
+        wait_for(lambda: not _is_alive(pid), f"{pid} has ended")
         kill.rename(killed)
 
     def _ordered(self, step: str) -> int | None:

@@ -1,10 +1,10 @@
 """A whole cloud in one process whose hosts have a real libvirt, for stories."""
 
-import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,14 @@ from engine.inventories import ProviderState
 from kit.process import Part
 from laboratory.at_rest import Asked, problems_of
 from moor.client import Client
-from moor.client.bus_client import station_on
+from moor.client.bus_client import hosts_of, providers_of, station_on
 from moor.clouds.cloud import CloudPlan, cloud
 from moor.worker_settings import CloudSettings
 from scheduler_worker.settings import SchedulerSettings
-from tests.asking import providers_of
+from tests.asking import until_state
 from tests.libvirt.guest_images import write_image
+from tests.waiting import until
 
-PATIENCE_S = 60.0
 # In the cloud's folder: computes of other processes connect here.
 SOCKET = "bus"
 TINY = Flavor(name="tiny", vcpus=1, ram_mb=32)
@@ -75,20 +75,17 @@ class LibvirtCloud:
         (state,) = await request.until_done()
         return state
 
-    async def until(
-        self, instance: InstanceState, state: str, timeout_s: float = PATIENCE_S
-    ) -> InstanceState:
+    async def until(self, instance: InstanceState, state: str) -> InstanceState:
         """The instance when it has this state."""
-        async with asyncio.timeout(timeout_s):
-            while (found := await self.client.show(instance.id)).state != state:
-                await asyncio.sleep(0.02)
-        return found
+        return await until_state(self._station, instance.id, state)
 
     async def until_up(self, hosts: Mapping[str, LibvirtRules]) -> None:
         names = {host.name for each in hosts.values() for host in each.all_hosts()}
-        async with asyncio.timeout(PATIENCE_S):
-            while {each.name async for each in self.client.list_hosts() if each.up} != names:
-                await asyncio.sleep(0.05)
+        await until(
+            lambda: hosts_of(self._station),
+            f"{names} are up",
+            lambda found: {each.name for each in found if each.up} == names,
+        )
 
     async def providers(self) -> list[ProviderState]:
         return await providers_of(self._station)
@@ -113,20 +110,18 @@ class LibvirtCloud:
     async def problems(self, *active: InstanceState, amounts: Mapping[str, int] | None = None) -> list[str]:
         """What an audit finds when all is at rest, and these instances are active, each of which needs these amounts."""
         asked = {each.id: Asked("active", amounts or {}) for each in active}
-        by_s = asyncio.get_running_loop().time() + 15.0
-        while (found := await problems_of(self._station, self._connection, asked)) and (
-            asyncio.get_running_loop().time() < by_s
-        ):
-            await asyncio.sleep(0.2)
-        return found
+        return await until(
+            lambda: problems_of(self._station, self._connection, asked), "all is at rest", not_
+        )
 
     async def until_problem(self, active: InstanceState, words: str, amounts: Mapping[str, int]) -> list[str]:
         """What an audit finds when one of its faults has these words, and this instance alone is active."""
         asked = {active.id: Asked("active", amounts)}
-        async with asyncio.timeout(PATIENCE_S):
-            while words not in str(found := await problems_of(self._station, self._connection, asked)):
-                await asyncio.sleep(0.05)
-        return found
+        return await until(
+            lambda: problems_of(self._station, self._connection, asked),
+            words,
+            lambda found: words in str(found),
+        )
 
 
 def virsh(uri: str, *words: str) -> str:

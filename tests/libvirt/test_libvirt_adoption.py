@@ -1,6 +1,5 @@
 """A guest that another cloud has built under libvirt is adopted while it runs, and left while it runs."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -23,9 +22,8 @@ from engine.inventories import ConsumerId, ResourceAmount, Share
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import libvirt_settings, virsh
 from tests.servers.libvirtd import PrivateLibvirtd
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
-PATIENCE_S = 60.0
 THEIRS = ConsumerId(UUID("c7a5fdbd-edaf-9455-926a-d65c16db1809"))
 NAME = "instance-00000007"
 DOMAIN = """
@@ -79,11 +77,8 @@ class Adopter:
         )
 
     def end_of(self, attempt: AttemptRecord) -> str:
-        end_s = time.monotonic() + PATIENCE_S
         # A build that has failed is told once.
-        while (work := self.driver.look_at(attempt, 0)).left_ms:
-            assert time.monotonic() < end_s, work
-            time.sleep(0.02)
+        work = wait_for(lambda: self.driver.look_at(attempt, 0), "its end", lambda found: not found.left_ms)
         return work.failure
 
     def adoption(self, vcpus: int = 1, resource: str = "VCPU") -> AdoptGuest:

@@ -1,6 +1,5 @@
 """A build request starts a guest: on libvirt's test driver, and a real one on QEMU."""
 
-import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from tests.libvirt.libvirt_cloud import (
     virsh,
 )
 from tests.servers.libvirtd import PrivateLibvirtd
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -46,9 +46,9 @@ async def test_a_guest_is_built_stopped_started_and_destroyed(
         assert file_in(drive, "user_data") == "#cloud-config"
         told = json.loads(file_in(drive, "meta_data.json"))
         assert told == {"uuid": str(web.id), "name": "web", "hostname": "web"}
-        async with asyncio.timeout(60):
-            while not (found := await cloud.console(web)).text.endswith(TEXT):
-                await asyncio.sleep(0.05)
+        found = await until(
+            lambda: cloud.console(web), "the guest has written", lambda told: told.text.endswith(TEXT)
+        )
         assert (found.attempt, found.none, found.next) == (1, "", found.start + len(found.text))
         part = await cloud.console(web, start=found.start + 5)
         assert part.text.startswith(found.text[5:])

@@ -13,9 +13,7 @@ from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.running import shared_pools
 from compute_sim.libvirt.settings import LibvirtRules
 from tests.contracts.driver_contract import breaches
-from tests.waiting import wait_for
-
-PATIENCE_S = 60.0
+from tests.waiting import PATIENCE_S, wait_for
 
 
 class Drivers:

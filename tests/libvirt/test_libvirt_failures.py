@@ -21,17 +21,14 @@ from engine.flavors import Flavor, Image
 from engine.inventories import ConsumerId, ResourceAmount, Share
 from tests.libvirt.guest_images import write_image
 from tests.libvirt.libvirt_cloud import files, libvirt_settings
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
-PATIENCE_S = 30.0
 URI = "test:///default"
 SMALLEST = Flavor(vcpus=1, ram_mb=32)
 
 
 class Host:
     """A host on libvirt's test driver, and orders to it."""
-
-    patience_s = PATIENCE_S
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
@@ -46,7 +43,7 @@ class Host:
             self.settings.all_hosts()[0], self.settings, CachedImages(self.settings), at_step=self.at_step
         )
         driver.open()
-        assert driver.wait_until_known(self.patience_s), driver.why_not_seen
+        assert driver.wait_until_known(PATIENCE_S), driver.why_not_seen
         return driver
 
     def restart(self) -> None:
@@ -103,11 +100,9 @@ class Host:
         return self.end_of_work(attempt).failure
 
     def end_of_work(self, attempt: AttemptRecord) -> Work:
-        until_s = time.monotonic() + self.patience_s
-        while (work := self.driver.look_at(attempt, 0.0)).left_ms:
-            assert time.monotonic() < until_s, "the work does not end"
-            time.sleep(0.01)
-        return work
+        return wait_for(
+            lambda: self.driver.look_at(attempt, 0.0), "the work ends", lambda work: not work.left_ms
+        )
 
     def respawn(self, rebuild: int, **fields: Any) -> RespawnInstance:
         """The order to rebuild the first instance."""

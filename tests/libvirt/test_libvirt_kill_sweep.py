@@ -22,7 +22,6 @@ from moor.worker_settings import CloudSettings
 from tests.fork_server import ForkedProcess, start_module
 from tests.libvirt.killed_compute import SELF, Kill
 from tests.libvirt.libvirt_cloud import (
-    PATIENCE_S,
     SETTINGS,
     TINY,
     LibvirtCloud,
@@ -32,6 +31,7 @@ from tests.libvirt.libvirt_cloud import (
     no_parts,
 )
 from tests.servers.libvirtd import PrivateLibvirtd
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 
@@ -79,12 +79,9 @@ class Sweep:
 
     async def revive(self) -> None:
         """Start the libvirtd again that was killed."""
-        async with asyncio.timeout(PATIENCE_S):
-            # Its keeper may not have seen its end yet.
-            while not (dead := [each for each in self._libvirtds.values() if not each.is_alive]):
-                await asyncio.sleep(0.005)
-        for each in dead:
-            await asyncio.to_thread(each.start)
+        # Its keeper may not have seen its end yet.
+        for dead in await until(lambda: [each for each in self._libvirtds.values() if not each.is_alive]):
+            await asyncio.to_thread(dead.start)
 
     def sockets(self) -> int:
         """How many connections the compute has: one to each libvirt, and others that stay."""
@@ -93,9 +90,7 @@ class Sweep:
 
     async def until_connected(self, sockets: int) -> None:
         """Wait until the compute is connected to all libvirtds again."""
-        async with asyncio.timeout(PATIENCE_S):
-            while self.sockets() < sockets:
-                await asyncio.sleep(0.02)
+        await until(self.sockets, f"{sockets} connections", lambda found: found >= sockets)
 
     def pids(self) -> dict[str, int]:
         """The libvirtd of each host."""
@@ -115,9 +110,7 @@ class Sweep:
         part.rename(self.folder / "kill")
 
     async def until_killed(self) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not (self.folder / "killed").exists():
-                await asyncio.sleep(0.005)
+        await until((self.folder / "killed").exists, "it was killed")
 
     async def check(self, what: str, *active: InstanceState) -> None:
         """These instances are there, whole, and nothing else is."""

@@ -1,7 +1,6 @@
 """The compute ends at each step of its work, and libvirtd too: afterwards each guest has its row, each row its guest, and no file is left."""
 
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, begun
 from compute_sim.libvirt.work import GivenUp
 from tests.libvirt.test_libvirt_failures import Host, libvirt_at, which
+from tests.waiting import wait_for
 
 
 class Killed(GivenUp):
@@ -54,10 +54,7 @@ def begun_and_killed(host: Host, work: HostOrder, step: str) -> AttemptRecord:
 
     host.interrupts[step] = kill
     attempt = begun(work, host.driver.begin(work, 0.0), 0.0)
-    until_s = time.monotonic() + 30.0
-    while step in host.interrupts:
-        assert time.monotonic() < until_s, f"the step {step!r} does not come"
-        time.sleep(0.005)
+    wait_for(lambda: step not in host.interrupts, f"the step {step!r}")
     return attempt
 
 

@@ -31,8 +31,8 @@ from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.running import adopt
 from compute_sim.libvirt.work import LibvirtAway
 from tests.libvirt.broken_folder import BrokenFolder
-from tests.libvirt.test_libvirt_failures import PATIENCE_S, Host, libvirt_at
-from tests.waiting import wait_for
+from tests.libvirt.test_libvirt_failures import Host, libvirt_at
+from tests.waiting import PATIENCE_S, wait_for
 
 # How long a host may be unseen before it is silent.
 AWAY_S = 0.5

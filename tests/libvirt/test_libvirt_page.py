@@ -1,6 +1,5 @@
 """The commands of docs/libvirt.md, in their order, with a private libvirtd in place of the machine's own."""
 
-import asyncio
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from tests.libvirt.libvirt_cloud import domains, files
 from tests.servers.libvirtd import PrivateLibvirtd
 from tests.stories.moor.moor_process import moor, moor_json, started
 from tests.stories.real_servers import real_servers
+from tests.waiting import until
 from tools.pages.commands import ROOT, commands_of
 
 PAGE = "docs/libvirt.md"
@@ -48,11 +48,19 @@ async def test_the_commands_of_the_page_build_a_guest_and_remove_it(
             await workers.enter_async_context(started("run", *role, **urls))
         compute = shlex.split(run.replace("qemu:///system", libvirtd.uri))[1:]
         await workers.enter_async_context(started(*compute, **settings, **urls))
-        while not [each for each in await moor_json("host", "list", **urls) if each["up"]]:
-            await asyncio.sleep(0.2)
+        await until(
+            lambda: moor_json("host", "list", **urls),
+            "a host is up",
+            lambda hosts: any(each["up"] for each in hosts),
+        )
         for text in ordered:
             if text.startswith("moor console"):
-                await _until_written(urls)
+                # Its guest needs a moment.
+                await until(
+                    lambda: moor("console", "web", **urls),
+                    "the guest has written",
+                    lambda ran: TEXT.strip() in ran.out,
+                )
             ran = await moor(*shlex.split(text)[1:], **urls)
             assert ran.code == 0, f"{text}\n{ran.out}{ran.err}"
             if text.startswith("moor boot"):
@@ -65,12 +73,6 @@ def _write_qcow2(folder: Path) -> None:
     (folder / "images").mkdir()
     made = str(folder / "images" / "debian-12.qcow2")
     subprocess.run(("qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(folder / "raw"), made), check=True)
-
-
-async def _until_written(urls: dict[str, str]) -> None:
-    """Its guest needs a moment."""
-    while TEXT.strip() not in (await moor("console", "web", **urls)).out:
-        await asyncio.sleep(0.2)
 
 
 def test_the_page_names_every_package_that_the_demo_needs() -> None:

@@ -1,7 +1,7 @@
 """A host whose guest is bound to CPUs of its old shape keeps that shape, says why, and changes when the guest has left."""
 
-import asyncio
 from collections.abc import Iterator
+from operator import not_
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from compute_sim import wiring
 from compute_sim.settings import ComputePace
 from tests.libvirt.libvirt_cloud import TINY, LibvirtCloud, libvirt_cloud, libvirt_settings
 from tests.servers.libvirtd import PrivateLibvirtd
+from tests.waiting import until
 
 PINNED = structs.replace(TINY, extra_specs={"resources:PCPU": "1", "resources:VCPU": "0"})
 
@@ -37,9 +38,7 @@ async def test_a_bound_guest_keeps_the_shape_and_the_hosts_record_says_so(
 
     cells = structs.replace(flat, flat=False)
     async with libvirt_cloud(tmp_path, {"c1": cells}) as cloud:
-        async with asyncio.timeout(30):
-            while not (why := await refusal(cloud)):
-                await asyncio.sleep(0.05)
+        why = await until(lambda: refusal(cloud), "the shape is refused")
         bound = f"{web.id} is bound to its 1 PCPU: the shape can change when it has left the host"
         assert why == f"the host cannot get its new shape: {bound}"
         assert (
@@ -51,9 +50,7 @@ async def test_a_bound_guest_keeps_the_shape_and_the_hosts_record_says_so(
         assert await cloud.problems(web, amounts={"PCPU": 1, "MEMORY_MB": 32}) == []
 
         await (await cloud.client.delete(web.id)).until_done()
-        async with asyncio.timeout(30):
-            while await refusal(cloud):
-                await asyncio.sleep(0.05)
+        await until(lambda: refusal(cloud), "the shape is taken", not_)
         assert {each.name for each in await cloud.providers()} == {"h1", "h1_NUMA0"}
         assert await cloud.problems() == []
 

@@ -2,17 +2,16 @@
 
 import sqlite3
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pymysql
 from msgspec import Struct
 
 from tests.nova.schema import NovaAddresses, migrate
+from tests.waiting import wait_for
 
-STARTS_WITHIN_S = 60
 READER, PASSWORD = "moor", "reads/only@"
 # As a URL has it.
 PASSWORD_IN_URL = "reads%2Fonly%40"  # noqa: S105 - of a private server
@@ -108,13 +107,11 @@ def private_mariadb(directory: Path, port: int) -> Iterator[MariaDB]:
 
 
 def _started(server: MariaDB) -> MariaDB:
-    until_s = time.monotonic() + STARTS_WITHIN_S
-    while True:
-        try:
+    def is_up() -> bool:
+        with suppress(pymysql.err.OperationalError):
             server.connection().close()
-        except pymysql.err.OperationalError:
-            if time.monotonic() > until_s:
-                raise
-            time.sleep(0.1)
-        else:
-            return server
+            return True
+        return False
+
+    wait_for(is_up, "MariaDB takes connections")
+    return server

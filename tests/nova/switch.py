@@ -18,10 +18,11 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bus.messages.build import AskInstances, BuildInstance, InstancesFound
+from bus.messages.build import BuildInstance
 from bus.messages.hosts import HostSet, SetHost
-from engine.flavors import Flavor, RequestId
-from moor.client.bus_client import BusClient, connected_at, items_of
+from engine.flavors import Flavor, RequestId, instance_id_of
+from moor.client.bus_client import BusClient, connected_at
+from tests.asking import until_state
 from tests.nova.large import CELL, FLAVORS, host_name, large
 from tests.nova.rows import NovaRows, id_of
 from tests.nova.schema import NovaAddresses
@@ -85,7 +86,8 @@ async def switch(
             seconds, cpu_s = time.monotonic() - began_s, _cpu_of_children_s() - cpu_s
             booting.cancel()
             await asyncio.gather(booting, return_exceptions=True)
-            await _until_built(asking, boots)
+            for request in boots:
+                await until_state(asking, instance_id_of(request, 0), "active")
         print(f"all here in {seconds:.0f} s; CPU of the import {cpu_s:.1f} s", file=sys.stderr, flush=True)
         verified = await _imported(addresses, environment, "--verify")
         reasons = [why for each in json.loads(verified.out)["hosts"] for why in each["reasons"]]
@@ -121,17 +123,6 @@ async def _boot(asking: BusClient, boots: list[RequestId]) -> None:
         boots.append(request)
         await asking.send(BuildInstance(request_id=request, flavor=TINY, project="ours"))
         await asyncio.sleep(BOOTS_PAUSE_S)
-
-
-async def _until_built(asking: BusClient, boots: Sequence[RequestId]) -> None:
-    async with asyncio.timeout(120):
-        for request in boots:
-            while True:
-                question = AskInstances(request_id=request)
-                found = await items_of(asking, question, InstancesFound, lambda page: page.instances)
-                if [each.state for each in found] == ["active"]:
-                    break
-                await asyncio.sleep(0.1)
 
 
 def _nova_builds(addresses: NovaAddresses, hosts: Sequence[str], first: int) -> int:

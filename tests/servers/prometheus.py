@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,9 +22,9 @@ import yaml
 from laboratory.private_servers import die_with, wait_until_ready
 from tests.servers.free_places import free_port
 from tests.servers.installed import NotInstalledError
+from tests.waiting import PATIENCE_S
 
 PROGRAMS = ("prometheus", "promtool")
-PATIENCE_S = 60.0
 _UNPACKED: Path = Path(sys.prefix) / "debian"
 
 
@@ -69,12 +68,6 @@ class PrivatePrometheus:
     def firing(self) -> set[str]:
         alerts = self._get("/api/v1/alerts")["alerts"]
         return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
-
-    def until(self, is_so: Callable[[], bool], what: str) -> None:
-        by = time.monotonic() + PATIENCE_S
-        while not is_so():
-            assert time.monotonic() < by, what
-            time.sleep(0.2)
 
     def _get(self, path: str, **parameters: str) -> Any:
         answer = self._client.get(path, params=parameters).json()

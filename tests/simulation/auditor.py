@@ -15,8 +15,7 @@ from bus.workers.station import Station
 from moor.client.books.auditing import AuditOptions, Finding, audited, with_computes
 from moor.client.books.books_reader import BooksReader
 from moor.client.books.instance_rules import AMOUNTS, LOST, SPLIT
-from moor.client.bus_client import answer_of
-from tests.asking import hosts_of
+from moor.client.bus_client import answer_of, hosts_of
 from tests.simulation.books_checker import BooksChecker
 from tests.simulation.plan import CELLS
 from tests.simulation.process import SimProcess

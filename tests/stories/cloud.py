@@ -5,7 +5,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 from msgspec import structs
@@ -14,14 +14,12 @@ from bus.broker import Broker
 from bus.message import Message
 from bus.messages.administration import DeleteAllocations, Done, WriteAnswered
 from bus.messages.build import (
-    AskInstances,
     BuildInstance,
     BuildRejected,
-    InstancesFound,
     InstanceState,
 )
 from bus.messages.cell import PlaceInCell
-from bus.messages.hosts import AskHosts, HostsFound, HostsReported
+from bus.messages.hosts import HostsReported
 from bus.messages.placement import (
     AskSnapshot,
     ClaimAnswered,
@@ -62,12 +60,14 @@ from kit.process import Part, run_until
 from laboratory.computes.driver import simulated_parts
 from laboratory.computes.faults import FailsToBuild, FaultScript
 from laboratory.computes.hosts import SimulatedHost
+from moor.client.bus_client import hosts_of
 from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.store_sql import PlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker.settings import SchedulerPace, SchedulerSettings
 from scheduler_worker.store_sql import HostQuery, SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
+from tests.asking import state_of, until_state
 from tests.contracts.scheduler_stores import open_scheduler_store
 from tests.contracts.stage import CELLS, SETTINGS
 from tests.contracts.stores import open_store
@@ -75,6 +75,8 @@ from tests.stories.layouts import Layout, layout
 from tests.stories.scripted import ScriptedCell
 from tests.varied import varied
 from tests.waiting import until
+
+M = TypeVar("M", bound=Message)
 
 NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a01")
 SETTLED = FeedPace(lead_again_s=0.02)
@@ -360,10 +362,7 @@ class Cloud:
             await transaction.save_hosts([disabled], datetime.now(UTC))
 
     async def until_used(self, **used: int) -> None:
-        async def is_so() -> bool:
-            return await self.used() == used
-
-        await until(is_so, f"used {used}")
+        await until(self.used, f"used {used}", lambda found: found == used)
         await self.until_current()
 
     async def until_current(self) -> None:
@@ -382,47 +381,30 @@ class Cloud:
 
     async def until_registered(self, *names: str) -> None:
         """Wait until the registry has these hosts, and the pictures of all schedulers have them and their providers."""
-
-        async def all_there() -> bool:
-            found = await self.client.ask(AskHosts())
-            assert isinstance(found, HostsFound)
-            return {host.name for host in found.hosts if host.up} >= set(names)
-
-        await until(all_there, f"hosts {names} known")
-
-        async def all_pictured() -> bool:
-            return all(_is_up(picture, name) for picture in self.pictures for name in names)
-
-        await until(all_pictured, f"hosts {names} are in the pictures")
+        await until(
+            lambda: hosts_of(self.client),
+            f"hosts {names} known",
+            lambda found: {host.name for host in found if host.up} >= set(names),
+        )
+        await until(
+            lambda: all(_is_up(picture, name) for picture in self.pictures for name in names),
+            f"hosts {names} are in the pictures",
+        )
         await self.until_current()
 
     async def until_reported(self, *names: str) -> None:
         """Wait until the registry has these hosts, and placement has their reports."""
-
-        async def all_told() -> bool:
-            return set(names) <= (await self.providers()).keys()
-
-        await until(all_told, f"hosts {names} provided")
+        await until(self.providers, f"hosts {names} provided", lambda found: found.keys() >= set(names))
         await self.until_registered(*names)
 
     async def send(self, *messages: Message) -> None:
         await asyncio.gather(*[self.client.publisher.send(message) for message in messages])
 
     async def instance(self, instance: InstanceId) -> InstanceState | None:
-        found = await self.client.ask(AskInstances(instances=(instance,)))
-        assert isinstance(found, InstancesFound)
-        return found.instances[0] if found.instances else None
+        return await state_of(self.client, instance)
 
     async def until_state(self, instance: InstanceId, *states: str) -> InstanceState:
-        last: list[InstanceState] = []
-
-        async def is_so() -> bool:
-            state = await self.instance(instance)
-            last[:] = [state] if state else []
-            return state is not None and state.state in states
-
-        await until(is_so, f"{instance} in {states}", last)
-        return last[0]
+        return await until_state(self.client, instance, *states)
 
     async def providers(self, limit: int = 200) -> dict[str, ProviderState]:
         """Asked for in pages of this size."""
@@ -507,11 +489,18 @@ def instance_of(build: BuildInstance, index: int = 0) -> InstanceId:
     return instance_id_of(build.request_id, index)
 
 
+async def until_heard(heard: Sequence[Message], kind: type[M]) -> M:
+    """The first message of this type."""
+    return await until(
+        lambda: next((each for each in heard if isinstance(each, kind)), None), f"{kind.__name__} is heard"
+    )
+
+
 async def until_fed(setup: Cloud, project: str, heard: list[Message]) -> None:
     """Wait until the schedulers know the application: they poll for new ones."""
 
-    async def is_fed() -> bool:
+    async def refused() -> list[Message]:
         await setup.send(a_build(99, project=project, flavor=structs.replace(SMALL, vcpus=-1)))
-        return any(isinstance(each, BuildRejected) and each.project == project for each in heard)
+        return [each for each in heard if isinstance(each, BuildRejected) and each.project == project]
 
-    await until(is_fed, f"the feed of {project} is said", heard)
+    await until(refused, f"the feed of {project} is said")

@@ -98,14 +98,12 @@ async def letters_of(setup: Cloud) -> Sequence[DeadLetter]:
 
 
 async def one_letter(setup: Cloud, type_: str) -> DeadLetter:
-    found: list[DeadLetter] = []
-
-    async def is_there() -> bool:
-        found[:] = [each for each in await letters_of(setup) if each.type == type_]
-        return bool(found)
-
-    await until(is_there, f"a dead letter {type_}")
-    return found[0]
+    letters = await until(
+        lambda: letters_of(setup),
+        f"a dead letter {type_}",
+        lambda found: any(each.type == type_ for each in found),
+    )
+    return next(each for each in letters if each.type == type_)
 
 
 async def boot(setup: Cloud, number: int, **fields: object) -> InstanceState:
@@ -231,12 +229,9 @@ async def test_messages_of_a_row_that_cannot_be_made_hold_up_no_others(bus: str,
                 await transaction.note([rows])
             letter = await one_letter(setup, "row.failed")
             await until(
-                lambda: (
-                    {each.instance.id for each in heard if isinstance(each, InstanceFailed)} & {*ids}
-                    == {ids[1]}
-                ),
+                lambda: {each.instance.id for each in heard if isinstance(each, InstanceFailed)},
                 "the other message is sent",
-                heard,
+                lambda failed: failed & {*ids} == {ids[1]},
             )
 
         assert "AssertionError: planted" in letter.reason
@@ -319,12 +314,13 @@ async def test_an_order_for_an_instance_at_which_two_conductors_fail_ends_and_th
         else:
             order = RebuildInstance(request_id=request, instance=instance, image=Image(source="http://new"))
 
-        async def has_ended() -> bool:
-            return "gave it up" in failure_of(await setup.instance(instance))
-
         with bug_in(moving, "stop", lambda _: True), bug_in(rebuilding, "_send_order", lambda _: True):
             await setup.client.ask(order)
-            await until(has_ended, f"the {kind} has ended")
+            await until(
+                lambda: setup.instance(instance),
+                f"the {kind} has ended",
+                lambda found: "gave it up" in failure_of(found),
+            )
         await one_letter(setup, "move" if kind == "stop" else "rebuild")
 
 

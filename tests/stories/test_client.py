@@ -69,11 +69,7 @@ async def test_a_request_that_was_sent_before_the_broker_restarted_is_built_once
 
 async def until_queued(setup: Cloud) -> None:
     connection = await setup.brokers.at_api("operator").connect()
-
-    async def is_queued() -> bool:
-        return await connection.depth("scheduler.requests") > 0
-
-    await until(is_queued, "the request is queued")
+    await until(lambda: connection.depth("scheduler.requests"), "the request is queued")
     await connection.close()
 
 

@@ -10,23 +10,21 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from msgspec import Struct
 
 from bus.messages.build import InstanceState
-from bus.messages.stored_names import SetApplication
-from bus.topology import objects_of_application, user_of
+from bus.topology import user_of
 from engine.inventories import ProviderId
 from moor.client import Client, Flavor
-from tests.adversity.real_cloud import RealCloud, real_cloud
+from tests.adversity.real_cloud import real_cloud
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.stories.metal.test_nodes import nodes_setup
 from tests.stories.moor.moor_process import moor, started
-from tests.stories.test_plain_amqp import CELL, a_cloud, ask, listening
-from tests.waiting import until
+from tests.stories.test_plain_amqp import CELL, a_cloud, shop_is_fed
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -145,21 +143,6 @@ async def test_a_load_test_of_concurrent_boots() -> None:
         assert Counter(each.state for each in await instances_at(url)) == {"active": 60, "deleted": 40}
         audited = await moor("audit", "--settle", "0", XDG_STATE_HOME=home)
         assert audited.code == 0, audited.out
-
-
-async def shop_is_fed(setup: RealCloud) -> None:
-    """Register the application, and wait until the schedulers publish its feed."""
-    await setup.under_test.add_users((SHOP.user,), (CELL,))
-    await setup.under_test.declare(objects_of_application(SHOP))
-    await setup.client.ask(SetApplication(name="shop", projects=SHOP.projects))
-    async with listening(setup, SHOP.user, "shop") as heard:
-
-        async def is_fed() -> bool:
-            wrong = {"type": "build.request", "project": "shop", "request_id": str(uuid4())}
-            await ask(setup, wrong, SHOP.user)
-            return bool(heard)
-
-        await until(is_fed, "the schedulers know of it")
 
 
 @pytest.mark.rabbitmq

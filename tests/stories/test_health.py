@@ -74,8 +74,7 @@ async def test_a_worker_is_ready_once_its_queues_are_declared_and_counts_what_it
                 answer = await asking.get("/readyz")
                 return answer.status_code == 503 and what in answer.json()["awaits"].get(part, "")
 
-            while not await says("moor broker declare", "placement.work: consume"):
-                await asyncio.sleep(0.01)
+            await until(lambda: says("moor broker declare", "placement.work: consume"))
             alive = await asking.get("/healthz")
             assert alive.status_code == 200, "it waits, and a restart would mend nothing"
             assert "placement.work: consume" in [each["part"] for each in alive.json()["failing"]]
@@ -85,9 +84,9 @@ async def test_a_worker_is_ready_once_its_queues_are_declared_and_counts_what_it
             connection = await memory.as_user().connect()
             await connection.declare(objects_of(("c1",)))
             await connection.close()
-            while (ready := await asking.get("/readyz")).status_code != 200:
-                await asyncio.sleep(0.01)
-
+            ready = await until(
+                lambda: asking.get("/readyz"), "it is ready", lambda answer: answer.status_code == 200
+            )
             assert ready.json() == {"status": "ready", "role": "placement", "awaits": {}}
             await client.ask(a_host("h1"))
             await until(lambda: "placement is ready" in caplog.text)

@@ -16,10 +16,10 @@ import pytest
 from bus.messages.stored_names import SetApplication
 from bus.topology import objects_of_application
 from engine.flavors import RequestId, instance_id_of
-from tests.adversity.real_cloud import PATIENCE_S, RealCloud, real_cloud
+from tests.adversity.real_cloud import RealCloud, real_cloud
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.stage import dead_letters
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(240)]
 
@@ -93,6 +93,21 @@ async def listening(
         await hearing
 
 
+async def shop_is_fed(setup: RealCloud) -> None:
+    """Register the application, and wait until the schedulers publish its feed."""
+    await setup.under_test.add_users((SHOP.user,), (CELL,))
+    await setup.under_test.declare(objects_of_application(SHOP))
+    await setup.client.ask(SetApplication(name="shop", projects=SHOP.projects))
+    async with listening(setup, SHOP.user, "shop") as heard:
+
+        async def is_fed() -> bool:
+            wrong = {"type": "build.request", "project": "shop", "request_id": str(uuid4())}
+            assert (await ask(setup, wrong, SHOP.user))["type"] == "build.rejected"
+            return bool(heard)
+
+        await until(is_fed, "the schedulers know of it")
+
+
 async def test_one_plain_message_becomes_an_instance() -> None:
     async with a_cloud() as setup, listening(setup) as heard:
         request = (await run("boot.py", setup.under_test.url(ADMIN.user))).strip()
@@ -111,19 +126,9 @@ async def test_one_plain_message_becomes_an_instance() -> None:
 
 async def test_an_application_boots_asks_deletes_and_hears_of_its_project() -> None:
     async with a_cloud() as setup:
-        await setup.under_test.add_users((SHOP.user,), (CELL,))
-        await setup.under_test.declare(objects_of_application(SHOP))
+        await shop_is_fed(setup)
         url = setup.under_test.url(SHOP.user)
-        await setup.client.ask(SetApplication(name="shop", projects=SHOP.projects))
         async with listening(setup, SHOP.user, "shop") as heard:
-
-            async def is_fed() -> bool:
-                wrong = {"type": "build.request", "project": "shop", "request_id": str(uuid4())}
-                assert (await ask(setup, wrong, SHOP.user))["type"] == "build.rejected"
-                return bool(heard)
-
-            await until(is_fed, "the schedulers know of it")
-            heard.clear()
             other = (await run("boot.py", setup.under_test.url(ADMIN.user), project="p2")).strip()
             request = (await run("boot.py", url, project="shop", MOOR_EXCHANGE=SHOP.exchange)).strip()
             instance = str(instance_id_of(RequestId(UUID(request)), 0))

@@ -1,6 +1,5 @@
 """A running Nova with what its operations need: hosts, flavors, and the words for what is seen of servers and of what they hold."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -11,6 +10,7 @@ from msgspec import Struct
 
 from tests.conformance.nova.stack import NovaStack
 from tests.conformance.nova.stub_services import IMAGE
+from tests.waiting import NeverTrueError, wait_for
 
 # Nova's fake driver of medium size: ten processors a host.
 CELLS: Mapping[str, Sequence[str]] = {"cell1": ("c1h1", "c1h2", "c1h3"), "cell2": ("c2h1", "c2h2")}
@@ -242,10 +242,10 @@ def audited(cloud: Cloud) -> str:
 
 def soon(asked: Callable[[], Any], wanted: Any, within_s: float = 30.0) -> Any:
     """What was seen last: the wanted, if it comes in time."""
-    until_s = time.monotonic() + within_s
-    while (found := asked()) != wanted and time.monotonic() < until_s:
-        time.sleep(0.2)
-    return found
+    try:
+        return wait_for(asked, holds=lambda found: found == wanted, within_s=within_s)
+    except NeverTrueError:
+        return asked()
 
 
 def statuses(servers: Sequence[Mapping[str, Any]]) -> str:

@@ -1,10 +1,11 @@
 """A small client of Nova's compute API, as an administrator whose identity the headers say."""
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
+
+from tests.waiting import wait_for
 
 # All that 2026's Nova has. `networks` must be said from 2.37 on.
 MICROVERSION = "2.96"
@@ -103,9 +104,4 @@ class NovaApi:
         self.until_true(is_gone, f"server {server} is gone", within_s)
 
     def until_true(self, asked: Callable[[], Any], what: str, within_s: float = ENDS_WITHIN_S) -> Any:
-        until_s = time.monotonic() + within_s
-        while not (found := asked()):
-            if time.monotonic() > until_s:
-                raise TimeoutError(f"not within {within_s:g} s: {what}")
-            time.sleep(0.2)
-        return found
+        return wait_for(asked, what, within_s=within_s)

@@ -19,6 +19,7 @@ from tests.conformance.nova.cloud import (
 )
 from tests.conformance.nova.nova_api import NovaRefusedError
 from tests.conformance.nova.stack import NotStartedError, NovaStack
+from tests.waiting import NeverTrueError
 
 
 class Outcome(Struct, frozen=True):
@@ -60,7 +61,7 @@ def done(cloud: Cloud, operation: Operation) -> Outcome:
     began_s = time.monotonic()
     try:
         seen = operation.seen(cloud)
-    except (NovaRefusedError, NotStartedError, TimeoutError, httpx.HTTPError, LookupError) as problem:
+    except (NovaRefusedError, NotStartedError, NeverTrueError, httpx.HTTPError, LookupError) as problem:
         seen = f"{type(problem).__name__}: {problem}"
         _clear(cloud)
     return Outcome(operation.what, operation.expected, seen, time.monotonic() - began_s)

@@ -7,10 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -33,6 +32,7 @@ from tests.placement_servers import our_server
 from tests.servers.free_places import free_port, place_in_memory
 from tests.servers.postgres import FAST, PrivatePostgres
 from tests.servers.rabbitmq import PrivateRabbitMQ
+from tests.waiting import NeverTrueError, wait_for
 
 # Nova's version of the facts and figures. Its fake driver imports what Nova's own tests need.
 NOVA = (
@@ -127,9 +127,8 @@ class NovaStack:
         """End a process of the stack, with its children."""
         below = descendants(process)
         os.kill(process, signum)
-        until_s = time.monotonic() + within_s
-        while self.is_alive(process) and time.monotonic() < until_s:
-            time.sleep(0.05)
+        with suppress(NeverTrueError):
+            wait_for(lambda: not self.is_alive(process), within_s=within_s)
         for each in (process, *below):
             if self.is_alive(each):
                 os.kill(each, signal.SIGKILL)
@@ -167,11 +166,13 @@ class NovaStack:
             "computes", name, (*self.module("computes"), str(self.configuration(cell)), driver, *hosts)
         )
         self.hosts[process] = hosts
-        until_s = time.monotonic() + COMPUTES_WITHIN_S
-        while log.read_text(errors="replace").count(COMPUTES_STARTED) <= already:
-            if not self.is_alive(process) or time.monotonic() > until_s:
+
+        def have_started() -> bool:
+            if not self.is_alive(process):
                 raise NotStartedError(f"computes {hosts[0]}...:\n{_end_of(log)}")
-            time.sleep(0.2)
+            return log.read_text(errors="replace").count(COMPUTES_STARTED) > already
+
+        wait_for(have_started, f"computes {hosts[0]}... start: {log}", within_s=COMPUTES_WITHIN_S)
         return process
 
     def start_conductors(self) -> None:
@@ -199,11 +200,13 @@ class NovaStack:
 
     def wait_for_scheduler(self) -> None:
         """Until a scheduler consumes; a request that comes before is lost, and its caller waits for a minute."""
-        until_s = time.monotonic() + SCHEDULER_WITHIN_S
-        while self.schedulers_listening() < 1:
-            is_alive = any(self.is_alive(each) for each in self.groups.get("scheduler", ()))
-            if not is_alive or time.monotonic() > until_s:
+
+        def listening() -> int:
+            if not any(map(self.is_alive, self.groups.get("scheduler", ()))):
                 raise NotStartedError(f"no scheduler listens:\n{_end_of(self.log_of('nova-scheduler'))}")
+            return self.schedulers_listening()
+
+        wait_for(listening, "a scheduler listens", within_s=SCHEDULER_WITHIN_S)
 
     def schedulers_listening(self) -> int:
         listed = self.rabbitmq.ctl(

@@ -195,11 +195,10 @@ async def a_host_that_tells_all(setup: Cloud) -> None:
     of_cell = setup.stations_in[THEIR_CELL].publisher
     await of_cell.send(HostsMeasured(cell=THEIR_CELL, hosts=(metrics,), sequence=1))
     await of_cell.send(ImagesCached(cell=THEIR_CELL, hosts=(images,), sequence=1))
-
-    async def are_known() -> bool:
-        return _measured(setup.pictures[0]) == ({"temperature": 20.5}, True)
-
-    await until(are_known, "the metrics and images of the bank's host are known")
+    await until(
+        lambda: _measured(setup.pictures[0]) == ({"temperature": 20.5}, True),
+        "the metrics and images of the bank's host are known",
+    )
 
 
 async def of_the_bank(setup: Cloud) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """A conductor of one cell with placement, computes and a clock that are held by the test."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -31,7 +30,6 @@ from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, S
 from engine.refusals import Claimed
 from kit.process import Part
 from tests.contracts.conductor_stores import open_conductor_stores
-from tests.contracts.stage import PATIENCE_S
 from tests.stories.cloud import Cloud, a_host, cloud, host_id
 from tests.waiting import Clock, until
 
@@ -154,24 +152,20 @@ class CellSetup:
         await self.cloud.send(await self.claim(order))
 
     async def until_row(self, order: PlaceInCell, condition: Callable[[Instance], bool]) -> Instance:
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                for row in await self.store.read([order.instance]):
-                    if condition(row):
-                        return row
-                await asyncio.sleep(0.005)
+        (row,) = await until(
+            lambda: self.store.read([order.instance]), "its row", lambda rows: any(map(condition, rows))
+        )
+        return row
 
     async def told(self, order: PlaceInCell) -> InstanceState:
         """The first event that ends this instance."""
-        await until(lambda: any(each.id == order.instance for each in self.heard))
-        return next(each for each in self.heard if each.id == order.instance)
+        return await until(lambda: next((each for each in self.heard if each.id == order.instance), None))
 
     async def told_deleted(self, order: PlaceInCell) -> InstanceState:
-        def found() -> list[InstanceState]:
-            return [each for each in self.heard if each.id == order.instance and each.state == "deleted"]
-
-        await until(lambda: bool(found()))
-        return found()[0]
+        found = await until(
+            lambda: [each for each in self.heard if each.id == order.instance and each.state == "deleted"]
+        )
+        return found[0]
 
     def ends(self, order: PlaceInCell) -> list[str]:
         """All events that end an instance; repeated ones count once."""

@@ -1,6 +1,5 @@
 """Instances of another cloud are taken over by a host that has them, and given back, while nothing is built or destroyed."""
 
-import asyncio
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -15,8 +14,7 @@ from compute_sim.core.attempts import HostOrder, Work
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import ResourceAmount, Share
 from laboratory.computes.driver import SimulatedDriver, root_of
-from moor.client.bus_client import answer_of
-from tests.asking import providers_of
+from moor.client.bus_client import answer_of, providers_of
 from tests.stories.moves.books_stage import BooksStage, books_stage
 from tests.waiting import until
 
@@ -70,9 +68,11 @@ async def adopted(stage: BooksStage, orders: list[AdoptInstance]) -> None:
         await answer_of(stage.client, order, InstancesFound)
 
     wanted = {each.instance: TOLD[each.state] for each in orders}
-    async with asyncio.timeout(30):
-        while {id_: each.state for id_, each in (await told_of(stage, orders)).items()} != wanted:
-            await asyncio.sleep(0.05)
+    await until(
+        lambda: told_of(stage, orders),
+        f"they are {wanted}",
+        lambda found: {id_: each.state for id_, each in found.items()} == wanted,
+    )
     await stage.until_silent()
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from operator import not_
 
 import pytest
 from msgspec import structs
@@ -49,10 +50,11 @@ def builds_on(host: str, first: int, count: int = 20) -> list[BuildInstance]:
 
 
 async def until_all_is_said(setup: Cloud) -> None:
-    async def is_so() -> bool:
-        return not await setup.rows.unconfirmed(datetime.now(UTC), None, 100)
-
-    await until(is_so, "nothing is left to say on any row")
+    await until(
+        lambda: setup.rows.unconfirmed(datetime.now(UTC), None, 100),
+        "nothing is left to say on any row",
+        not_,
+    )
 
 
 @BACKENDS_APART
@@ -199,11 +201,11 @@ async def test_a_build_goes_on_to_its_alternate_while_the_api_level_has_no_broke
 
         await setup.brokers.api.unplug()
         computes.let.set()
-
-        async def is_active() -> bool:
-            return [row.state for row in await rows.read((instance_of(build),))] == ["active"]
-
-        await until(is_active, "active in its cell")
+        await until(
+            lambda: rows.read((instance_of(build),)),
+            "active in its cell",
+            lambda found: [row.state for row in found] == ["active"],
+        )
         await setup.brokers.api.plug_in()
         state = await setup.until_state(instance_of(build), "active")
 

@@ -127,35 +127,21 @@ class Story:
         return found.cells[0]
 
     async def until_cell(self, condition: Callable[[CellState], bool]) -> CellState:
-        last: list[CellState] = []
-
-        async def is_so() -> bool:
-            last[:] = [await self.cell()]
-            return condition(last[0])
-
-        await until(is_so, "the cell is so", last)
-        return last[0]
+        return await until(self.cell, "the cell is so", condition)
 
     async def until_down(self) -> CellState:
         """A heartbeat may have been on its way: so time passes until there is none."""
-        last: list[CellState] = []
 
-        async def is_so() -> bool:
+        async def cell() -> CellState:
             self.clock.pass_s(30)
-            last[:] = [await self.cell()]
-            return last[0].life == "down"
+            return await self.cell()
 
-        await until(is_so, "c1 is down", last)
-        return last[0]
+        return await until(cell, "c1 is down", lambda found: found.life == "down")
 
     async def c2_is_heard(self) -> None:
         """Its conductor is a script, and has no heartbeats of its own."""
         await self.setup.conductors_in["c2"].publisher.send(ConductorAlive(cell="c2", conductor="scripted"))
-
-        async def is_up() -> bool:
-            return (await self.cell("c2")).life == "up"
-
-        await until(is_up, "c2 is up")
+        await until(lambda: self.cell("c2"), "c2 is up", lambda found: found.life == "up")
 
     async def console_of(self, build: BuildInstance) -> ConsoleFound:
         found = await self.setup.client.ask(AskConsole(instance=instance_of(build)))
@@ -277,11 +263,11 @@ async def test_a_conductor_that_ends_as_it_should_is_not_told_as_down(bus: str, 
             has_ended=True,
         )
         await station.publisher.send(beat)
-
-        async def is_forgotten() -> bool:
-            return not (await told.cell("c2")).conductors
-
-        await until(is_forgotten, "the cell has no conductor that anybody has to look after")
+        await until(
+            lambda: told.cell("c2"),
+            "the cell has no conductor that anybody has to look after",
+            lambda found: not found.conductors,
+        )
         await told.c2_is_heard()
         told.clock.pass_s(20 * 60)
         assert (await told.cell("c2")).conductors == ()

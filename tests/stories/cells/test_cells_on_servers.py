@@ -10,19 +10,21 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.build import AskInstances, BuildInstance, InstancesFound
-from bus.messages.hosts import AskHosts, HostsFound
+from bus.messages.build import BuildInstance
 from bus.topology import user_of
 from bus.workers.station import Station
 from cell_conductor.store_sql import ConductorStore
 from engine.flavors import RequestId
 from kit.process import run_until
+from moor.client.bus_client import hosts_of
+from tests.asking import until_state
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, PASSWORD, RabbitMQUnderTest
 from tests.contracts.sql_stores import empty_database
 from tests.contracts.stage import SETTINGS
 from tests.fork_server import ForkedProcess, start_module
 from tests.stories.cloud import SMALL, instance_of
 from tests.stories.moor.moor_process import moor
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [
     pytest.mark.asyncio,
@@ -33,7 +35,6 @@ pytestmark = [
 ]
 
 CELLS = ("c1", "c2")
-PATIENCE_S = 120
 USERS = ("scheduler", "placement", "operator", "client", "ironic")
 
 
@@ -106,24 +107,15 @@ class Servers:
         self._stack.push_async_callback(_end, process)
 
     async def until_up(self, hosts: int) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                found = await self.client.ask(AskHosts())
-                assert isinstance(found, HostsFound)
-                if sum(host.up for host in found.hosts) == hosts:
-                    return
-                await asyncio.sleep(0.1)
+        await until(
+            lambda: hosts_of(self.client),
+            f"{hosts} hosts are up",
+            lambda found: sum(host.up for host in found) == hosts,
+        )
 
     async def until_state(self, state: str, builds: Sequence[BuildInstance]) -> set[str]:
         """Wait until all of these instances are in this state; returns their cells."""
-        wanted = tuple(instance_of(build) for build in builds)
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                found = await self.client.ask(AskInstances(instances=wanted))
-                assert isinstance(found, InstancesFound)
-                if [each.state for each in found.instances] == [state] * len(builds):
-                    return {each.cell for each in found.instances}
-                await asyncio.sleep(0.1)
+        return {(await until_state(self.client, instance_of(build), state)).cell for build in builds}
 
     async def built_in(self, cell: str, builds: Sequence[BuildInstance]) -> int:
         """How many of these instances the cell's own database has."""

@@ -17,7 +17,9 @@ from bus.topology import objects_of, user_of
 from laboratory.check.rules import RULES, CheckRequest, Outcome, RuleFinding, check
 from laboratory.check.session import CannotCheck
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
+from tests.contracts.small_world import until_depth
 from tests.contracts.sql_stores import migrated_database
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.timeout(240)]
 
@@ -64,8 +66,11 @@ class Stage:
         """Check the compute that this command starts. It starts when the check listens, as a user is told to do."""
         checking = asyncio.create_task(self.check(*hosts, beat_s=beat_s))
         connection = await self.under_test.broker().connect()
-        while not checking.done() and not await connection.consumers(f"conductor.{CELL}.work"):
-            await asyncio.sleep(0.02)
+        await until(
+            lambda: connection.consumers(f"conductor.{CELL}.work"),
+            "it listens",
+            lambda found: found or checking.done(),
+        )
         await connection.close()
         async with running(command):
             return await checking
@@ -363,12 +368,7 @@ async def test_it_refuses_a_cell_whose_conductor_has_orders_and_leaves_them(tmp_
         with pytest.raises(CannotCheck, match=r"orders of the API level \(remove\)"):
             await here.check("shed-1")
 
-        async def is_back() -> bool:
-            return await connection.depth(f"conductor.{CELL}.work") == 1
-
-        async with asyncio.timeout(30):
-            while not await is_back():
-                await asyncio.sleep(0.02)
+        await until_depth(connection, f"conductor.{CELL}.work", 1)
         await connection.close()
 
 

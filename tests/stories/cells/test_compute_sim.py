@@ -63,7 +63,6 @@ from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts
 from placement_worker.settings import FeedPace
 from tests.contracts.compute_stores import open_again
 from tests.contracts.small_world import connected
-from tests.contracts.stage import PATIENCE_S
 from tests.stories.cells.held_driver import HeldDriver
 from tests.stories.cloud import COMPUTING, SETTLED, Cloud, cloud
 from tests.waiting import Clock, until
@@ -105,9 +104,7 @@ class ComputeSetup:
         return {each.name: each for each in page.providers}
 
     async def until_providers(self, holds: Callable[[dict[str, ProviderState]], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not holds(await self.providers()):
-                await asyncio.sleep(0.005)
+        await until(self.providers, "placement has them", holds)
 
     def facts(self) -> dict[str, HostFacts]:
         """The latest facts of each host."""
@@ -378,9 +375,8 @@ async def test_an_attempt_is_not_written_while_its_work_goes_on() -> None:
 
 
 async def _until_it_has(store: SqlComputeStore, host: str, load: Load) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while (await store.loads([root_of(host)]))[root_of(host)] != load:
-            await asyncio.sleep(0.005)
+    root = root_of(host)
+    await until(lambda: store.loads([root]), f"{host} has {load}", lambda found: found[root] == load)
 
 
 @BUSES

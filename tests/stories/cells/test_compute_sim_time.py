@@ -28,9 +28,10 @@ from laboratory.computes.faults import Changes, FallsSilent, FaultScript
 from laboratory.computes.hosts import equal_hosts
 from placement_worker.settings import FeedPace
 from tests.contracts.memory_under_test import UnixUnderTest
-from tests.contracts.stage import PATIENCE_S, declared
+from tests.contracts.stage import declared
 from tests.simulation.loop import run_simulated, until_s
 from tests.stories.cells.test_compute_sim import ComputeSetup, compute_setup, spawn
+from tests.waiting import PATIENCE_S, until
 
 HOST = "c1-host-00001"
 # No other writer changes these books, so the worker need not poll its log many times a second.
@@ -160,9 +161,7 @@ def test_hosts_run_as_a_process_of_their_own_and_stop_when_told(tmp_path: Path) 
             },
         )
         connection = await broker.connect()
-        async with asyncio.timeout(PATIENCE_S):
-            while not await connection.depth("placement.work"):
-                await asyncio.sleep(0.02)
+        await until(lambda: connection.depth("placement.work"), "the hosts report")
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
         await connection.close()

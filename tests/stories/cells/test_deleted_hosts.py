@@ -160,11 +160,11 @@ async def test_a_host_that_was_deleted_while_its_compute_lived_on_is_a_whole_new
     ):
         await setup.until_registered("h1", "h2")
         (id_,) = [each.id for each in await setup.rows.hosts(HostQuery(name="h1"))]
-
-        async def is_deleted() -> bool:
-            return isinstance(await setup.client.ask(DeleteHost(host=str(id_))), HostDeleted)
-
-        await until(is_deleted, "it is silent, and is deleted")
+        await until(
+            lambda: setup.client.ask(DeleteHost(host=str(id_))),
+            "it is silent, and is deleted",
+            lambda found: isinstance(found, HostDeleted),
+        )
         assert (await setup.providers()).keys() == {"h2"}
 
         async def is_whole() -> bool:

@@ -43,12 +43,11 @@ async def report_falsely(setup: Cloud) -> None:
     provider = structs.replace(inventory.providers[0], id=FALSE.id)
     await setup.stations_in["c1"].ask(structs.replace(inventory, root=FALSE.id, providers=(provider,)))
     await setup.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=(FALSE,)))
-
-    async def is_known() -> bool:
-        found = await setup.client.ask(AskHosts(name="H1"))
-        return isinstance(found, HostsFound) and bool(found.hosts)
-
-    await until(is_known, "the false host is known")
+    await until(
+        lambda: setup.client.ask(AskHosts(name="H1")),
+        "the false host is known",
+        lambda found: isinstance(found, HostsFound) and bool(found.hosts),
+    )
 
 
 async def answered(setup: Cloud, question: Message) -> Message:

@@ -1,6 +1,5 @@
 """Hosts that are lost: silent, set down or dead. In the cell alone, with no scheduler; and through all levels, by an operator."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -23,7 +22,7 @@ from engine.hosts import HostMode, HostSetting, HostState
 from kit.parts import PartState, Periodic, Supervised, every_part
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.contracts.conductor_stores import open_conductor_store
-from tests.contracts.stage import PATIENCE_S, SETTINGS
+from tests.contracts.stage import SETTINGS
 from tests.stories.cells.cell_setup import (
     BUILD,
     SILENT,
@@ -58,9 +57,12 @@ async def until_looked(watching: Periodic) -> None:
     """Wait until the conductor has looked once more, from beginning to end."""
     # One run may have begun before.
     enough = watching.status.runs + 2
-    while watching.status.runs < enough or watching.status.state is not PartState.WELL:
+
+    def looked() -> bool:
         watching.wake()
-        await asyncio.sleep(0.002)
+        return watching.status.runs >= enough and watching.status.state is PartState.WELL
+
+    await until(looked, "the conductor has looked")
 
 
 @asynccontextmanager
@@ -129,7 +131,11 @@ async def test_all_that_waits_for_a_dead_host_goes_on_and_when_it_returns_it_kee
         await setup.cloud.send(the_word("h1", "down", 1))
         assert (await setup.told(moved)).host == "h2"
         await setup.cloud.send(the_word("h1", "up", 2))
-        await until_set(setup, 2)
+        await until(
+            setup.store.hosts,
+            "the conductor has this word",
+            lambda found: [each.word.setting.number for each in found] == [2],
+        )
         await until_looked(watching)
         # A build in flight, and a delete that waits.
         await setup.place(building)
@@ -157,18 +163,12 @@ async def test_all_that_waits_for_a_dead_host_goes_on_and_when_it_returns_it_kee
         assert await setup.cloud.used() == {"h1": 1, "h2": 2}
 
 
-async def until_set(setup: CellSetup, number: int) -> None:
-    """Wait until the conductor has this word."""
-    async with asyncio.timeout(PATIENCE_S):
-        while [each.word.setting.number for each in await setup.store.hosts()] != [number]:
-            await asyncio.sleep(0.005)
-
-
 async def beat_until(setup: CellSetup, condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await setup.cloud.send(HostsAlive(cell="c1", hosts=(host_id("h1"),)))
-            await asyncio.sleep(0.02)
+    async def beaten() -> bool:
+        await setup.cloud.send(HostsAlive(cell="c1", hosts=(host_id("h1"),)))
+        return condition()
+
+    await until(beaten)
 
 
 @STAGES

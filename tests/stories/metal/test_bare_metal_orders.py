@@ -152,11 +152,11 @@ class MetalSetup:
         await self.until_seen(*script)
 
     async def until_seen(self, *names: str) -> None:
-        async def are_seen() -> bool:
-            hosts = {host_id(name) for name in names}
-            return all(map(self.picture.has_provider, hosts)) and not hosts & {*self.picture.unregistered()}
-
-        await until(are_seen, f"the scheduler knows {names}")
+        hosts = {host_id(name) for name in names}
+        await until(
+            lambda: all(map(self.picture.has_provider, hosts)) and not hosts & {*self.picture.unregistered()},
+            f"the scheduler knows {names}",
+        )
 
     async def boot(self, number: int, *hosts: str) -> InstanceId:
         """Boot, on these hosts if any are named."""
@@ -165,21 +165,19 @@ class MetalSetup:
         return instance_of(build)
 
     async def until_row(self, instance: InstanceId, state: str, attempt: int = 1) -> Instance:
-        found: list[Instance] = []
-
-        async def is_so() -> bool:
-            found[:] = await self.store.read([instance])
-            return bool(found) and (found[0].state, found[0].attempt) == (state, attempt)
-
-        await until(is_so, f"{instance} is {state} by attempt {attempt}", found)
+        found = await until(
+            lambda: self.store.read([instance]),
+            f"{instance} is {state} by attempt {attempt}",
+            lambda rows: [(each.state, each.attempt) for each in rows] == [(state, attempt)],
+        )
         return found[0]
 
     async def until_free(self, *names: str) -> None:
-        async def are_free() -> bool:
-            providers = await self.cloud.providers()
-            return all(providers[name].inventories[GOLD].used == 0 for name in names)
-
-        await until(are_free, f"{names} are free")
+        await until(
+            self.cloud.providers,
+            f"{names} are free",
+            lambda found: all(found[name].inventories[GOLD].used == 0 for name in names),
+        )
 
     async def say(self, message: InstanceSpawned | DeployProgressed) -> None:
         await self.station.publisher.send(message)
@@ -307,11 +305,7 @@ async def test_a_late_answer_of_a_superseded_attempt_is_answered_by_an_undeploy(
 
 
 async def _first_deploy(metal: MetalSetup) -> DeployInstance:
-    async def is_there() -> bool:
-        return bool(metal.daemon.deploys)
-
-    await until(is_there, "a deploy was ordered")
-    return metal.daemon.deploys[0]
+    return (await until(lambda: metal.daemon.deploys, "a deploy was ordered"))[0]
 
 
 async def _told(metal: MetalSetup, deploy: DeployInstance) -> bool:

@@ -2,7 +2,7 @@
 Ironic's.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from uuid import UUID
@@ -11,7 +11,6 @@ import pytest
 from msgspec import Struct, structs
 
 from bus.messages.administration import CreateClass, CreateProvider, SetInventories, WriteAnswered
-from bus.messages.hosts import AskHosts, HostsFound
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim
 from bus.workers.station import Station
 from engine.inventories import ConsumerId, ProviderId, ReportedInventory, ResourceAmount, Share
@@ -21,6 +20,7 @@ from ironic_sync.core.ordering import Belief
 from ironic_sync.core.rows import NodeRow
 from laboratory.ironic import IronicScript, IronicSimulation, available_nodes, simulated_ironic
 from laboratory.ironic.script import Loses
+from moor.client.bus_client import hosts_of
 from tests.contracts.stage import SETTINGS
 from tests.ironic_clients.nodes import create, delete
 from tests.stories.layouts import ONE_BROKER
@@ -75,33 +75,36 @@ class World(Struct):
         return None if found is None else {name: each.reserved for name, each in found.inventories.items()}
 
     async def until_stocks(self, node: ProviderId, stocks: dict[str, int] | None) -> None:
-        async def is_so() -> bool:
-            return await self.stocks(node) == stocks
+        async def found() -> tuple[dict[str, int] | None]:
+            return (await self.stocks(node),)
 
-        await until(is_so, f"node {node} has {stocks}", repr(await self.stocks(node)))
+        await until(found, f"node {node} has {stocks}", lambda each: each == (stocks,))
 
     async def until_cell(self, node: ProviderId, cell: str) -> None:
         """Wait until placement and the registry have the node in this cell, and it is up."""
 
-        async def is_so() -> bool:
-            found = (await self.nodes_setup.cloud.providers()).get(str(node))
-            hosts = await self.nodes_setup.cloud.client.ask(AskHosts(name=str(node)))
-            assert isinstance(hosts, HostsFound)
-            in_registry = [(each.cell, each.up) for each in hosts.hosts]
-            return found is not None and found.cell == cell and in_registry == [(cell, True)]
+        async def found() -> list[object]:
+            provider = (await self.nodes_setup.cloud.providers()).get(str(node))
+            hosts = await hosts_of(self.nodes_setup.cloud.client, str(node))
+            return [provider and provider.cell, *[(each.cell, each.up) for each in hosts]]
 
-        await until(is_so, f"node {node} is in cell {cell}")
+        await until(found, f"node {node} is in cell {cell}", lambda each: each == [cell, (cell, True)])
 
     async def row(self, node: ProviderId) -> NodeRow:
         return (await self.nodes_setup.rows.read([node]))[node]
 
-    async def until_row(self, node: ProviderId, **fields: object) -> NodeRow:
-        async def is_so() -> bool:
-            row = (await self.nodes_setup.rows.read([node])).get(node)
-            return row is not None and all(getattr(row, name) == value for name, value in fields.items())
-
-        await until(is_so, f"row of {node} has {fields}")
-        return await self.row(node)
+    async def until_row(
+        self, node: ProviderId, holds: Callable[[NodeRow], object] = bool, **fields: object
+    ) -> NodeRow:
+        """Wait until it has these fields, and holds."""
+        rows = await until(
+            lambda: self.nodes_setup.rows.read([node]),
+            f"row of {node} has {fields}",
+            lambda found: (
+                found and fields.items() <= structs.asdict(found[node]).items() and holds(found[node])
+            ),
+        )
+        return rows[node]
 
     def change(self, node: ProviderId, **fields: object) -> None:
         """Change the node as an operator of Ironic does."""
@@ -185,12 +188,10 @@ async def test_a_class_changed_while_the_node_is_held_is_offered_once_the_node_i
         await metal.release(node)
         await metal.until_stocks(node, then)
 
-        async def is_noted() -> bool:
-            """Placement has the report before the daemon learns that."""
-            row = await metal.until_row(node, report_note="")
-            return row.offer is not None and row.offer.kept_class == ""
-
-        await until(is_noted, "no class is kept any more")
+        # Placement has the report before the daemon learns that.
+        await metal.until_row(
+            node, lambda row: row.offer is not None and row.offer.kept_class == "", report_note=""
+        )
 
 
 async def test_rows_restored_from_a_backup_get_sequences_above_those_that_placement_knows(
@@ -219,12 +220,7 @@ async def test_rows_restored_from_a_backup_get_sequences_above_those_that_placem
 
 async def until_reported(metal: World, node: ProviderId, after_epoch: int = 0) -> None:
     """Wait until its owner has reported it in its epoch."""
-
-    async def is_so() -> bool:
-        row = (await metal.nodes_setup.rows.read([node])).get(node)
-        return row is not None and bool(row.owner) and row.read_epoch == row.epoch > after_epoch
-
-    await until(is_so, f"node {node} is reported in the epoch of its owner")
+    await metal.until_row(node, lambda row: row.owner and row.read_epoch == row.epoch > after_epoch)
 
 
 async def test_many_deleted_nodes_are_removed_although_they_are_not_read_one_by_one(
@@ -344,12 +340,11 @@ async def test_a_node_that_is_deleted_and_enrolled_again_under_its_id_is_offered
         await there.until_cell(free, cell)
         row = await there.until_row(held, is_deleted=False)
         is_as_it_was = (group, resource_class) == ("rack1", "baremetal")
-
-        async def is_kept() -> bool:
-            stocks = await there.stocks(held)
-            return stocks is not None and stocks.get(CLASS) == (0 if is_as_it_was else 1)
-
-        await until(is_kept, "its former class is there while it is held")
+        await until(
+            lambda: there.stocks(held),
+            "its former class is there while it is held",
+            lambda stocks: stocks.get(CLASS) == (0 if is_as_it_was else 1),
+        )
         await there.release(held)
         await there.until_stocks(held, {named: 0})
         await there.until_cell(held, cell)

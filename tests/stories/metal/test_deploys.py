@@ -4,6 +4,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from operator import not_
 from uuid import UUID
 
 import httpx
@@ -110,13 +112,19 @@ class DeploySetup(Struct):
     async def until_active(self, instance: InstanceId) -> InstanceState:
         """Wait for it, and end Ironic's work that takes `LONG_S` again and again."""
 
-        async def is_active() -> bool:
+        async def told() -> InstanceState | None:
             self.end_work()
-            state = await self.cloud.instance(instance)
-            return state is not None and state.state == "active"
+            return await self.cloud.instance(instance)
 
-        await until(is_active, f"{instance} is active")
-        return await self.cloud.until_state(instance, "active")
+        return await until(told, f"{instance} is active", lambda state: state.state == "active")
+
+    async def until_says(self, instance: InstanceId, reason: str) -> InstanceState:
+        """The active instance, when it says this of its node."""
+        return await until(
+            lambda: self.cloud.instance(instance),
+            f"{instance} is active, and says {reason!r}",
+            lambda told: (told.state, told.reason) == ("active", reason),
+        )
 
     # State
 
@@ -129,17 +137,24 @@ class DeploySetup(Struct):
 
     async def is_shared(self) -> bool:
         """True if both daemons own nodes, and each has read all of its own."""
-        rows = [await self.row(node) for node in self.nodes]
+        rows = await self.all_rows()
         return len({row.owner for row in rows}) > 1 and all(row.read_epoch == row.epoch for row in rows)
+
+    async def deploying(self) -> set[str]:
+        """The daemons that deploy."""
+        rows = [await self.row(node) for node in self.nodes if node.provision_state == "deploying"]
+        return {row.owner for row in rows if row.deploy is not None}
 
     async def until_owned_by(self, owner: str) -> None:
         """All nodes, read and reported in its epoch."""
+        await until(
+            self.all_rows,
+            f"{owner} owns all nodes",
+            lambda rows: all(row.owner == owner and row.read_epoch == row.epoch for row in rows),
+        )
 
-        async def is_so() -> bool:
-            rows = [await self.row(node) for node in self.nodes]
-            return all(row.owner == owner and row.read_epoch == row.epoch for row in rows)
-
-        await until(is_so, f"{owner} owns all nodes")
+    async def all_rows(self) -> list[NodeRow]:
+        return [await self.row(node) for node in self.nodes]
 
     async def row(self, node: SimulatedNode) -> NodeRow:
         id_ = ProviderId(UUID(node.uuid))
@@ -171,12 +186,11 @@ class DeploySetup(Struct):
     async def until_free(self, *nodes: SimulatedNode) -> None:
         """Wait until these nodes are available, and no consumer holds them; end Ironic's work as `until_active` does."""
         wanted = {node.uuid for node in nodes}
-        others: list[object] = []
 
-        async def are_free() -> bool:
+        async def others() -> list[object]:
             self.end_work()
             stocks = await self.stocks()
-            others[:] = [
+            return [
                 (node, stocks.get(node.uuid), await self.row(node))
                 for node in self.nodes
                 if node.uuid in wanted
@@ -185,9 +199,8 @@ class DeploySetup(Struct):
                     and _is_free(stocks.get(node.uuid))
                 )
             ]
-            return not others
 
-        await until(are_free, f"{len(wanted)} nodes are free again", others)
+        await until(others, f"{len(wanted)} nodes are free again", not_)
 
 
 def _is_free(stock: InventoryState | None) -> bool:
@@ -306,14 +319,6 @@ async def test_an_instance_says_that_its_node_is_said_to_be_gone_and_no_more_whe
     settings = structs.replace(QUICK, sweep_s=0.2, belief=Belief(few=100))
     async with deploy_setup(bus, books, *nodes) as metal:
         wrong = metal.way = SaysThatItIsGone(metal.way)
-
-        async def until_says(instance: InstanceId, reason: str) -> None:
-            async def does() -> bool:
-                state = await metal.cloud.instance(instance)
-                return state is not None and (state.state, state.reason) == ("active", reason)
-
-            await until(does, f"{instance} is active, and says {reason!r}")
-
         async with metal.daemon("d1", settings):
             await metal.until_offered(*nodes)
             stays, is_deleted = instances = [await metal.boot(number) for number in (1, 2)]
@@ -322,13 +327,13 @@ async def test_an_instance_says_that_its_node_is_said_to_be_gone_and_no_more_whe
             for _ in range(2):
                 wrong.is_on = True
                 for instance in instances:
-                    await until_says(
+                    await metal.until_says(
                         instance,
                         f"instance {instance} lives here by the books, and Ironic has no such node any more",
                     )
                 wrong.is_on = False
                 for instance in instances:
-                    await until_says(instance, "")
+                    await metal.until_says(instance, "")
 
             # Deleted while the node is said to be gone, it is taken off as soon as the node is back, and not told as deleted before.
             wrong.is_on = True
@@ -338,7 +343,7 @@ async def test_an_instance_says_that_its_node_is_said_to_be_gone_and_no_more_whe
             wrong.is_on = False
             await metal.cloud.until_state(is_deleted, "deleted")
             await metal.until_free(*(node for node in nodes if node.uuid != kept.uuid))
-            await until_says(stays, "")
+            await metal.until_says(stays, "")
             assert metal.with_instance(stays)
             await metal.delete(stays)
             await metal.until_free(*nodes)
@@ -376,11 +381,7 @@ async def test_a_daemon_dies_in_the_middle_of_deploys_and_another_ends_them(bus:
             await until(metal.is_shared, "both own nodes")
             instances = [await metal.boot(number) for number in range(1, 7)]
 
-            async def are_deploying() -> bool:
-                rows = [await metal.row(node) for node in metal.nodes if node.provision_state == "deploying"]
-                return {row.owner for row in rows if row.deploy} == {"d1", "d2"}
-
-            await until(are_deploying, "both daemons deploy")
+            await until(metal.deploying, "both daemons deploy", lambda found: found == {"d1", "d2"})
         for instance in instances:
             active = await metal.until_active(instance)
             assert active.attempt == 1
@@ -397,11 +398,7 @@ async def test_a_delete_in_the_middle_of_a_deploy_takes_it_off_the_node(bus: str
         await metal.until_offered(*nodes)
         for number in range(1, 5):
             instance = await metal.boot(number)
-
-            async def has_begun(instance: InstanceId = instance) -> bool:
-                return bool(metal.with_instance(instance))
-
-            await until(has_begun, "the deploy has begun")
+            await until(partial(metal.with_instance, instance), "the deploy has begun")
             await metal.delete(instance)
             await metal.cloud.until_state(instance, "deleted")
             await metal.until_free(*nodes)
@@ -417,19 +414,13 @@ async def test_a_build_whose_node_enters_maintenance_goes_to_an_alternate_with_t
         await metal.until_offered(*nodes)
         instance = await metal.boot(1)
 
-        async def waits() -> bool:
-            return any(node.provision_state == "wait call-back" for node in metal.nodes)
+        def waiting() -> set[str]:
+            return {node.uuid for node in metal.nodes if node.provision_state == "wait call-back"}
 
-        await until(waits, "it waits for the agent")
+        await until(waiting, "it waits for the agent")
         (first,) = metal.with_instance(instance)
         metal.simulation.ironic.set_maintenance(first.uuid, is_on=True, reason="smoke")
-
-        async def waits_elsewhere() -> bool:
-            return any(
-                node.provision_state == "wait call-back" for node in metal.nodes if node.uuid != first.uuid
-            )
-
-        await until(waits_elsewhere, "the other node waits for the agent")
+        await until(waiting, "the other node waits for the agent", lambda found: found - {first.uuid})
         active = await metal.until_active(instance)
 
         assert active.host != first.uuid

@@ -36,12 +36,13 @@ def two_racks(count: int) -> tuple[list[SimulatedNode], list[SimulatedNode]]:
 
 async def until_deploying(there: DeploySetup, *instances: InstanceId) -> None:
     """Or until Ironic is done with some of them already."""
-
-    def have_begun() -> bool:
-        begun = [node for each in instances for node in there.with_instance(each)]
-        return len(begun) == len(instances) and all(node.provision_state != "available" for node in begun)
-
-    await until(have_begun, "all deploy")
+    await until(
+        lambda: [node for each in instances for node in there.with_instance(each)],
+        "all deploy",
+        lambda begun: (
+            len(begun) == len(instances) and all(node.provision_state != "available" for node in begun)
+        ),
+    )
 
 
 # A cell's broker

@@ -82,12 +82,11 @@ async def a_mixed_cell(
         async with setup.running((hypervisors.worker, station), station), metal.daemon("d1"):
             await setup.add_host("h1")
             await setup.until_reported("h1", *(node.uuid for node in nodes))
-
-            async def are_offered() -> bool:
-                known = await setup.providers()
-                return all(known[node.uuid].inventories for node in nodes)
-
-            await until(are_offered, "the nodes are offered")
+            await until(
+                setup.providers,
+                "the nodes are offered",
+                lambda known: all(known[node.uuid].inventories for node in nodes),
+            )
             await setup.until_current()
             yield metal, hypervisors
 

@@ -14,7 +14,7 @@ from bus.messages.cell import AdoptDeployed
 from engine.flavors import InstanceId, RequestId
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
 from laboratory.ironic import SimulatedNode, available_nodes
-from tests.asking import hosts_of
+from moor.client.bus_client import hosts_of
 from tests.stories.metal.test_deploys import IN_MEMORY, METAL, DeploySetup, deploy_setup
 from tests.stories.metal.test_restored_ironic import SWEEPS, until_swept
 from tests.waiting import until
@@ -95,11 +95,11 @@ async def adopted(there: DeploySetup, *nodes: SimulatedNode) -> list[InstanceId]
 
 
 async def until_lives(there: DeploySetup, node: SimulatedNode, instance: InstanceId | None) -> None:
-    async def is_so() -> bool:
-        living = (await there.row(node)).living
-        return (living.instance if living else None) == instance
-
-    await until(is_so, f"{instance} lives on {node.uuid}")
+    await until(
+        lambda: there.row(node),
+        f"{instance} lives on {node.uuid}",
+        lambda row: (row.living.instance if row.living else None) == instance,
+    )
 
 
 async def used_of(there: DeploySetup, nodes: Sequence[SimulatedNode]) -> list[int]:

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from bus.broker import Connection
 from bus.message import Parcel
-from bus.messages.hosts import AskHosts, HostsFound
 from bus.topology import IRONIC, Exchange, Objects, objects_of
 from bus.workers.sending import Link
 from engine.hosts import NODE
@@ -24,6 +23,7 @@ from ironic_sync.settings import DaemonRules, Inbox, IronicSettings
 from ironic_sync.store_sql import IronicStore
 from kit.process import Part
 from laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
+from moor.client.bus_client import hosts_of
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS
 from tests.ironic_clients.nodes import delete
@@ -96,11 +96,11 @@ class NodesSetup(Struct):
     async def until_reserved(
         self, node: ProviderId, reserved: int, resource: str = "CUSTOM_BAREMETAL"
     ) -> None:
-        async def is_so() -> bool:
-            stock = await self.stock(node, resource)
-            return stock is not None and (stock.total, stock.reserved) == (1, reserved)
-
-        await until(is_so, f"node {node} has reserved {reserved}")
+        await until(
+            lambda: self.stock(node, resource),
+            f"node {node} has reserved {reserved}",
+            lambda stock: (stock.total, stock.reserved) == (1, reserved),
+        )
 
     async def said(
         self, *bodies: bytes, exchange: str = IRONIC, topic: str = "ironic_versioned_notifications"
@@ -156,12 +156,11 @@ async def test_a_notification_alone_moves_a_node_in_and_out_of_placement(
         await setup.said(*bodies[2:])
         await setup.until_reserved(node, 0)
 
-        async def is_host() -> bool:
-            found = await setup.cloud.client.ask(AskHosts(name=str(node)))
-            assert isinstance(found, HostsFound)
-            return [(each.up, each.kind, each.cell) for each in found.hosts] == [(True, NODE, "c1")]
-
-        await until(is_host, f"node {node} is a host")
+        await until(
+            lambda: hosts_of(setup.cloud.client, str(node)),
+            f"node {node} is a host",
+            lambda found: [(each.up, each.kind, each.cell) for each in found] == [(True, NODE, "c1")],
+        )
 
 
 async def test_exchange_topics_and_queue_are_those_of_the_settings(bus: str, books: str) -> None:
@@ -174,13 +173,12 @@ async def test_exchange_topics_and_queue_are_those_of_the_settings(bus: str, boo
         await setup.connection.declare(Objects((Exchange("metal", durable=False),)))
         async with daemon:
 
-            async def is_heard() -> bool:
+            async def said() -> InventoryState | None:
                 # What is published before the queue is bound is lost.
                 await setup.said(*bodies[:2], exchange="metal", topic="for_us")
-                stock = await setup.stock(node, "CUSTOM_BAREMETAL")
-                return stock is not None and stock.reserved == 1
+                return await setup.stock(node, "CUSTOM_BAREMETAL")
 
-            await until(is_heard, "notifications of one topic are heard")
+            await until(said, "notifications of one topic are heard", lambda stock: stock.reserved == 1)
             await setup.said(*bodies[2:], exchange="metal", topic="for_all")
             await setup.until_reserved(node, 0)
 
@@ -205,10 +203,9 @@ async def test_all_nodes_are_read_at_the_start_and_changes_heard_from_then_on(bu
         simulation.ironic.set_maintenance(str(nodes[4]), is_on=True)
         delete(simulation.ironic, str(nodes[4]))
 
-        async def is_gone() -> bool:
-            return await setup.stock(nodes[4], "CUSTOM_BAREMETAL") is None
-
-        await until(is_gone, f"node {nodes[4]} is gone")
+        await until(
+            setup.cloud.providers, f"node {nodes[4]} is gone", lambda found: str(nodes[4]) not in found
+        )
 
 
 async def test_an_unreadable_notification_is_dead_lettered_and_its_neighbours_are_applied(
@@ -219,8 +216,4 @@ async def test_an_unreadable_notification_is_dead_lettered_and_its_neighbours_ar
     async with nodes_setup(bus, books) as setup, setup.daemon("d1"):
         await setup.said(b"\xff no json", *bodies, b"{}")
         await setup.until_reserved(node, 0, "CUSTOM_BAREMETAL_GOLD")
-
-        async def are_buried() -> bool:
-            return await setup.connection.depth("dead") == 2
-
-        await until(are_buried, "two dead letters")
+        await until(lambda: setup.connection.depth("dead"), "two dead letters", lambda found: found == 2)

@@ -39,6 +39,14 @@ async def deleted(there: DeploySetup, instance: InstanceId, *nodes: SimulatedNod
     await there.until_free(*nodes)
 
 
+def is_held(row: NodeRow) -> bool:
+    return row.deploy is not None and row.deploy.progress == NO_NODE
+
+
+async def until_held(there: DeploySetup, node: SimulatedNode) -> None:
+    await until(lambda: there.row(node), "the delete is held", is_held)
+
+
 async def until_swept(parts: Sequence[Part], times: int = 3) -> None:
     (sweeper,) = [each for each in parts if isinstance(each, Sweeper)]
     wanted = sweeper.sweeps + times
@@ -134,7 +142,7 @@ async def test_of_a_restored_ironic_nothing_is_settled_until_a_person_has_answer
         async with there.cloud.listening("node.#") as heard:
             await change_rows(there, answered)
             await there.until_free(*nodes[:2])
-            await until(lambda: len(heard) == 2, "both orders are told", heard)
+            await until(lambda: heard, "both orders are told", lambda both: len(both) == 2)
         told = {(each.host, each.instance) for each in heard if isinstance(each, UndeployOrdered)}
         assert told == {(row.id, each) for row, each in zip(rows, ended, strict=False)}
         rows = [await there.row(node) for node in nodes[:2]]
@@ -187,13 +195,6 @@ async def test_what_the_node_of_an_active_instance_says_is_told_beside_it(bus: s
         assert before.reason == ""
         (as_it_was,) = there.simulation.ironic.copy()
 
-        async def until_told(words: str) -> None:
-            async def is_told() -> bool:
-                state = await there.cloud.instance(instance)
-                return state is not None and (state.state, state.reason) == ("active", words)
-
-            await until(is_told, words)
-
         later = second(there.clock())
         failed = structs.replace(
             as_it_was,
@@ -202,16 +203,15 @@ async def test_what_the_node_of_an_active_instance_says_is_told_beside_it(bus: s
             provision_updated_at=later,
         )
         there.simulation.ironic.restore([failed])
-        await until_told("its node says: deploy failed: the disk is gone")
-        told = await there.cloud.until_state(instance, "active")
+        told = await there.until_says(instance, "its node says: deploy failed: the disk is gone")
         assert told.changed_at == before.changed_at
         assert [each.provision_state for each in there.nodes] == ["deploy failed"], "nothing was ordered"
         there.simulation.ironic.restore([structs.replace(as_it_was, provision_updated_at=later)])
-        await until_told("")
+        await there.until_says(instance, "")
 
         there.simulation.ironic.restore(available_nodes(1, provision_updated_at=later))
-        await until_told(
-            f"instance {instance} lives here by the books, and Ironic has no instance on the node"
+        await there.until_says(
+            instance, f"instance {instance} lives here by the books, and Ironic has no instance on the node"
         )
 
 
@@ -232,13 +232,9 @@ async def test_a_delete_on_a_node_younger_than_the_backup_waits_until_a_person_s
 
         await there.delete(instance)
 
-        async def is_held() -> bool:
-            deploy = (await there.row(young)).deploy
-            return deploy is not None and deploy.progress == NO_NODE
-
-        await until(is_held, "the delete is held")
+        await until_held(there, young)
         await until_swept(parts)
-        assert await is_held()
+        assert is_held(await there.row(young))
         await change_rows(there, believed_missing)
         await there.cloud.until_state(instance, "deleted")
 
@@ -252,12 +248,7 @@ async def test_a_delete_on_the_only_node_that_ironic_has_lost_waits_and_its_inst
         instance = await active(there, 1, hosts=(lost.uuid,))
         there.simulation.ironic.restore([each for each in there.nodes if each.uuid != lost.uuid])
         words = f"instance {instance} lives here by the books, and Ironic has no such node any more"
-
-        async def is_told() -> bool:
-            state = await there.cloud.instance(instance)
-            return state is not None and (state.state, state.reason) == ("active", words)
-
-        await until(is_told, words)
+        await there.until_says(instance, words)
         await until_swept(parts)
         (alarm,) = [each for each in statuses(parts) if each.name == "believe what Ironic lists"]
         assert alarm.state is PartState.FAILING
@@ -265,12 +256,8 @@ async def test_a_delete_on_the_only_node_that_ironic_has_lost_waits_and_its_inst
 
         await there.delete(instance)
 
-        async def is_held() -> bool:
-            deploy = (await there.row(lost)).deploy
-            return deploy is not None and deploy.progress == NO_NODE
-
-        await until(is_held, "the delete is held")
+        await until_held(there, lost)
         await until_swept(parts)
-        assert await is_held()
+        assert is_held(await there.row(lost))
         await change_rows(there, believed_missing)
         await there.cloud.until_state(instance, "deleted")

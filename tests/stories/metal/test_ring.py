@@ -28,6 +28,7 @@ from kit.parts import PartState, statuses
 from tests.contracts.ironic_stores import open_ironic_stores
 from tests.simulation.loop import run_simulated, until_s
 from tests.stores_in_memory import MemoryIronicStore
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -472,22 +473,23 @@ def test_whatever_happens_no_two_daemons_act_on_a_node_and_in_the_end_each_node_
     run_simulated(RandomFaults(seed).run())
 
 
+def count_of(daemons: Sequence[Daemon]) -> int:
+    return sum(len(each.nodes) for each in daemons)
+
+
 @pytest.mark.postgresql
 @pytest.mark.asyncio
 async def test_on_postgresql_the_nodes_of_a_dead_daemon_have_new_owners() -> None:
     # Only the dead daemon loses its lease, however long the others stand still.
     quick = DaemonRules(lease_s=100.0, look_s=0.05, page=50)
-    async with open_ironic_stores("postgresql", 3) as stores, asyncio.timeout(60):
+    async with open_ironic_stores("postgresql", 3) as stores:
         await filled(stores[0])
         daemons = [Daemon(store, f"d{n}", settings=quick) for n, store in enumerate(stores)]
         dead, *left = daemons
-        while sum(len(each.nodes) for each in daemons) < 90 or not all(each.nodes for each in daemons):
-            await asyncio.sleep(0.01)
+        await until(lambda: all(each.nodes for each in daemons) and count_of(daemons) == 90, "all are owned")
         await dead.kill()
         assert await stores[0].renew("d0", "d0-1", 0.0)
-        while sum(len(each.nodes) for each in left) < 90:
-            await asyncio.sleep(0.01)
-
+        await until(lambda: count_of(left) == 90, "all have new owners")
         assert set(await owned_by(stores[1])) == {"d1", "d2"}
         await left[0].stop()
         assert await owned_by(stores[1]) == {"d2": 90}

@@ -54,11 +54,7 @@ class Region(Struct):
         """Wait until two more sweeps have ended: the second began after now."""
         (api,) = self.setup.apis
         enough = api.sweeps + 3
-
-        async def is_so() -> bool:
-            return api.sweeps >= enough
-
-        await until(is_so, f"the nodes of {self.cell} are swept")
+        await until(lambda: api.sweeps >= enough, f"the nodes of {self.cell} are swept")
 
 
 @asynccontextmanager
@@ -127,10 +123,9 @@ async def test_an_order_goes_to_the_ironic_of_its_cell(bus: str, books: str) -> 
         node = south.nodes[1]
         conductor = south.setup.cloud.conductors_in[south.cell]
         await conductor.publisher.send(an_order(cell=south.cell, host=node))
-
-        async def is_active() -> bool:
-            found = south.simulation.ironic.nodes[str(node)]
-            return (found.provision_state, found.instance_uuid) == ("active", str(OURS))
-
-        await until(is_active, "the node in the south is active")
+        await until(
+            lambda: south.simulation.ironic.nodes[str(node)],
+            "the node in the south is active",
+            lambda found: (found.provision_state, found.instance_uuid) == ("active", str(OURS)),
+        )
         assert {each.instance_uuid for each in north.simulation.ironic.nodes.values()} == {None}

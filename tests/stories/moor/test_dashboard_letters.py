@@ -1,7 +1,5 @@
 """Dead letters in the dashboard: who looks at them sees why they died and from whom, changes nothing, and sees no secrets."""
 
-import asyncio
-
 import httpx
 import pytest
 
@@ -11,7 +9,7 @@ from bus.message import Parcel
 from bus.topology import DEAD
 from tests.contracts.stage import send
 from tests.stories.moor.moor_process import moor
-from tests.stories.moor.test_moor_dashboard import SCRIPT, a_cloud
+from tests.stories.moor.test_moor_dashboard import SCRIPT, a_cloud, page_with
 
 pytestmark = pytest.mark.asyncio
 
@@ -27,9 +25,7 @@ async def test_the_pages_escape_what_strangers_sent_and_hide_secrets() -> None:
         )
         await send(broker_at(f"unix://{environment['XDG_STATE_HOME']}/moorage/bus.sock"), odd, odd)
 
-        async with asyncio.timeout(30):
-            while "/dead/api/" not in (listed := (await client.get("/dead")).text):
-                await asyncio.sleep(0.1)
+        listed = await page_with(client, "/dead", "/dead/api/")
         assert SCRIPT not in listed
         handle = listed.partition("/dead/api/")[2].partition('"')[0]
         letter = (await client.get(f"/dead/api/{handle}")).text

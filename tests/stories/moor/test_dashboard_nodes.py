@@ -1,12 +1,10 @@
 """Bare-metal nodes and the ring of daemons in the dashboard: what the daemons' rows and Ironic say, at little cost."""
 
-import asyncio
-
 import httpx
 import pytest
 
 from tests.stories.moor.moor_process import moor, moor_json
-from tests.stories.moor.test_moor_dashboard import SCRIPT, a_cloud
+from tests.stories.moor.test_moor_dashboard import SCRIPT, a_cloud, page_with
 
 pytestmark = pytest.mark.asyncio
 
@@ -20,9 +18,7 @@ async def test_the_pages_show_nodes_why_they_are_not_offered_and_who_owns_them()
         broken = nodes[0]["id"]
         assert (await moor("node", "maintenance", "on", broken, "--reason", SCRIPT, **environment)).code == 0
 
-        async with asyncio.timeout(30):
-            while "maintenance:" not in (page := (await client.get("/nodes")).text):
-                await asyncio.sleep(0.1)
+        page = await page_with(client, "/nodes", "maintenance:")
         assert (SCRIPT in page, "3</b> nodes" in page, "2</b> offered" in page) == (False, True, True)
         for query, names in (
             ({"not_offered": "1"}, [True, False]),

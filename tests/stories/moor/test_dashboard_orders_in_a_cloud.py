@@ -14,6 +14,7 @@ from tests.contracts.stage import parcel, send
 from tests.stories.moor.moor_process import Process, moor, moor_json
 from tests.stories.moor.test_moor_dashboard import a_cloud, served_beside
 from tests.unit.moor.dashboard_visits import hidden
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -40,9 +41,11 @@ async def ordered(client: httpx.AsyncClient, path: str, **fields: str) -> httpx.
     """Confirm an order, and wait until it has ended."""
     sent = await confirmed(client, path, **fields)
     assert sent.status_code == 303, sent.text
-    while "data-goes-on" in (done := await client.get(sent.headers["location"])).text:
-        await asyncio.sleep(0.1)
-    return done
+    return await until(
+        lambda: client.get(sent.headers["location"]),
+        "the order has ended",
+        lambda done: "data-goes-on" not in done.text,
+    )
 
 
 async def logged_in(client: httpx.AsyncClient, user: str) -> None:
@@ -90,8 +93,7 @@ async def test_a_dead_letter_is_replayed() -> None:
         broker = broker_at(f"unix://{environment['XDG_STATE_HOME']}/moorage/bus.sock")
         await send(broker, parcel(b"{broken"))
         connection = await broker.connect()
-        while await connection.depth(DEAD_QUEUE) < 1:
-            await asyncio.sleep(0.05)
+        await until(lambda: connection.depth(DEAD_QUEUE), "it is buried")
         await connection.close()
         await client.get(printed_address(up))
         (letter,) = await moor_json("dead", "list", **environment)
@@ -101,9 +103,8 @@ async def test_a_dead_letter_is_replayed() -> None:
         done = await ordered(client, path.replace("&amp;", "&"))
         assert f"The dead letter {letter['handle']} is back in the queue placement.work." in done.text
         # It cannot be read this time, either: it is a new dead letter.
-        while not (letters := await moor_json("dead", "list", **environment)):
-            await asyncio.sleep(0.05)
-        assert letters[0]["handle"] != letter["handle"]
+        (another,) = await until(lambda: moor_json("dead", "list", **environment), "it is buried again")
+        assert another["handle"] != letter["handle"]
         again = await client.get(path.replace("&amp;", "&"))
         assert (again.status_code, "There is no dead letter" in again.text) == (400, True)
 

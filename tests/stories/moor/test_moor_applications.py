@@ -43,6 +43,7 @@ from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, RabbitMQUnderTest,
 from tests.contracts.stage import line
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of, until_fed
 from tests.stories.moor.moor_process import Result, moor, moor_json, started
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.timeout(180)]
 
@@ -110,11 +111,14 @@ async def connected(url: str) -> AsyncIterator[Connection]:
 
 async def until_cut_off(connection: Connection) -> None:
     """Wait until the broker has closed the connection; a refused publish is not enough."""
-    with suppress(ConnectionLost):
-        async with asyncio.timeout(30):
-            while True:
-                await (await connection.open_publishing()).close()
-                await asyncio.sleep(0.05)
+
+    async def is_cut_off() -> bool:
+        with suppress(ConnectionLost):
+            await (await connection.open_publishing()).close()
+            return False
+        return True
+
+    await until(is_cut_off, "it is cut off")
 
 
 @asynccontextmanager

@@ -50,11 +50,7 @@ async def test_a_cloud_has_nodes_that_daemons_share_and_that_outlive_a_kill(home
     async with up(home, "--nodes", "7", "--daemons", "1"):
         # The new daemons do not wait for the leases of the previous ones.
         assert "ironic-2" not in await ring(home)
-
-        async def has_all() -> bool:
-            return await ring(home) == {"ironic-1": 7}
-
-        await until(has_all, "one daemon owns all nodes")
+        await until(lambda: ring(home), "one daemon owns all nodes", lambda found: found == {"ironic-1": 7})
         assert {*before} < {*await nodes_up(home)}
 
 
@@ -105,12 +101,11 @@ async def test_a_node_is_built_on_and_given_back(home: Path) -> None:
         refused = await moor("rebuild", instance["id"], "--image", "http://images/fedora", **environment)
         assert refused.code == 1
         assert f"rejected: instance is '{instance['id']}': it is deleted" in refused.err
-
-        async def is_free() -> bool:
-            node = await moor_json("node", "show", instance["host"], **environment)
-            return bool(node["offered"]["amount"] == 1)
-
-        await until(is_free, "the node is clean and offered again")
+        await until(
+            lambda: moor_json("node", "show", instance["host"], **environment),
+            "the node is clean and offered again",
+            lambda node: bool(node["offered"]["amount"] == 1),
+        )
 
 
 # Some twenty commands, each a process: 77 s beside seven others on two cores.
@@ -191,11 +186,11 @@ async def faults(**environment: str) -> list[tuple[str, str]]:
 
 
 async def until_state(node: str, state: str, **environment: str) -> None:
-    async def is_so() -> bool:
-        shown = await moor_json("node", "show", node, **environment)
-        return bool(shown["ironic"]["provision_state"] == state)
-
-    await until(is_so, f"node {node} is {state}")
+    await until(
+        lambda: moor_json("node", "show", node, **environment),
+        f"node {node} is {state}",
+        lambda shown: bool(shown["ironic"]["provision_state"] == state),
+    )
 
 
 def ironic_url(home: Path) -> str:

@@ -1,6 +1,5 @@
 """What an operator does with `moor`, on a broker that other processes reach."""
 
-import asyncio
 import json
 import os
 import stat
@@ -224,6 +223,8 @@ def credentials_above_cells(folder: Path) -> Path:
 
 
 async def until_up(url: str) -> None:
-    async with asyncio.timeout(60):
-        while not any(host["up"] for host in await moor_json("host", "list", MOOR_BUS_URL=url)):
-            pass
+    await until(
+        lambda: moor_json("host", "list", MOOR_BUS_URL=url),
+        "a host is up",
+        lambda found: any(host["up"] for host in found),
+    )

@@ -1,6 +1,5 @@
 """The web dashboard over a running cloud: what its pages show, to whom, and what hostile input does."""
 
-import asyncio
 import re
 import tempfile
 from collections.abc import AsyncIterator
@@ -13,6 +12,7 @@ import httpx
 import pytest
 
 from tests.stories.moor.moor_process import Process, moor, moor_json, started
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -45,11 +45,10 @@ async def served_beside(environment: dict[str, str], *flags: str) -> AsyncIterat
             yield client
 
 
-async def overview_with(client: httpx.AsyncClient, text: str) -> str:
-    """The overview, as soon as it has this text."""
-    while text not in (page := (await client.get("/")).text):
-        await asyncio.sleep(0.1)
-    return page
+async def page_with(client: httpx.AsyncClient, path: str, text: str) -> str:
+    """The page, as soon as it has this text."""
+    answer = await until(lambda: client.get(path), f"{path} has {text!r}", lambda page: text in page.text)
+    return answer.text
 
 
 async def test_the_pages_show_the_cloud_and_escape_what_strangers_chose() -> None:
@@ -59,7 +58,7 @@ async def test_the_pages_show_the_cloud_and_escape_what_strangers_chose() -> Non
         assert refused.code == 1
         (instance,) = booted["instances"]
 
-        overview = await overview_with(client, "<b>2</b> instances")
+        overview = await page_with(client, "/", "<b>2</b> instances")
         assert "healthy" in overview
         assert 'data-tiles="' in overview
         assert re.search(r"VCPU</th><td class=\"n\">2</td>", overview)

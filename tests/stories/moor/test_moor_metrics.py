@@ -1,6 +1,5 @@
 """`/metrics` of a whole cloud: each metric moves when the thing happens that it counts."""
 
-import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -13,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from bus.addresses import broker_at
 from bus.message import PLAIN, Parcel
 from bus.topology import API
-from tests.stories.moor.moor_process import PATIENCE_S, moor, moor_json, started
+from tests.stories.moor.moor_process import moor, moor_json, started
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,23 +44,19 @@ class Page:
 
     async def until(self, name: str, least: float, **labels: str) -> float:
         """Wait until there is a number with these labels that is at least so large."""
-        seen: float | None = None
-        try:
-            async with asyncio.timeout(PATIENCE_S / 4):
-                while seen is None or seen < least:
-                    await asyncio.sleep(0.1)
-                    found = await self.read()
-                    seen = max(
-                        (
-                            value
-                            for (known, at), value in found.items()
-                            if known == name and labels.items() <= dict(at).items()
-                        ),
-                        default=None,
-                    )
-        except TimeoutError:
-            raise AssertionError(f"{name} {labels} is {seen}, not {least}") from None
-        return seen
+
+        async def seen() -> float | None:
+            found = await self.read()
+            return max(
+                (
+                    value
+                    for (known, at), value in found.items()
+                    if known == name and labels.items() <= dict(at).items()
+                ),
+                default=None,
+            )
+
+        return await until(seen, f"{name} {labels} is {least}", lambda value: value >= least)
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """A person moves instances, drains a host, and evacuates one that is lost, by command."""
 
-import asyncio
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import pytest
 
 from laboratory.computes.hosts import HostSize
 from tests.stories.moor.moor_process import moor, moor_json, started
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -132,7 +133,11 @@ async def test_a_person_has_moves_wait_for_room_and_sees_why(home: Path) -> None
         not_again = await moor("evacuate", SECOND, "--yes", "--wait-for-room", "0", **environment)
         assert "abort that first" in " ".join(not_again.out.split())
         await moor_json("delete", full, "--wait", **environment)
-        await until_on(FIRST, lost, **environment)
+        await until(
+            lambda: shown(lost, **environment),
+            f"it is active on {FIRST}",
+            lambda state: (state["host"], state["state"]) == (FIRST, "active"),
+        )
         assert (await shown(saved, **environment))["state"] == "offloaded"
 
         aborted = await moor_json("migration", "abort", saved, **environment)
@@ -148,9 +153,7 @@ async def test_a_person_has_moves_wait_for_room_and_sees_why(home: Path) -> None
             ("unshelve", "aborted"),
         ]
         async with started("unshelve", saved, "--wait-for-room", "600", **environment) as waiting:
-            async with asyncio.timeout(60):
-                while (await shown(saved, **environment))["waiting"] is None:
-                    pass
+            await until(lambda: shown(saved, **environment), "it waits", itemgetter("waiting"))
             await moor_json("delete", lost, "--wait", **environment)
             done = await waiting.ended()
         assert (done.code, FIRST in done.out) == (0, True)
@@ -160,11 +163,3 @@ async def shown(instance: str, **environment: str) -> dict[str, Any]:
     found: list[dict[str, Any]] = await moor_json("show", instance, **environment)
     (state,) = found
     return state
-
-
-async def until_on(host: str, instance: str, **environment: str) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            state = await shown(instance, **environment)
-            if (state["host"], state["state"]) == (host, "active"):
-                return

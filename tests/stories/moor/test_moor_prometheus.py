@@ -20,6 +20,7 @@ from bus.message import PLAIN, Parcel
 from bus.topology import API
 from tests.servers.prometheus import PrivatePrometheus, private_prometheus, promtool, rules_at_once
 from tests.stories.moor.moor_process import moor, moor_json, started
+from tests.waiting import wait_for
 from tools.pages.dashboard import dashboard
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -103,23 +104,23 @@ async def _a_watched_cloud(home: Path) -> None:
         await up.until_printed("ready")
         rules = rules_at_once(yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text()))
         with private_prometheus((address,), rules) as prometheus:
-            await asyncio.to_thread(prometheus.until, lambda: bool(prometheus.query("moor_hosts")), "")
-            await asyncio.to_thread(prometheus.until, lambda: not prometheus.firing(), "a cloud at rest")
+            await asyncio.to_thread(wait_for, lambda: bool(prometheus.query("moor_hosts")), "")
+            await asyncio.to_thread(wait_for, lambda: not prometheus.firing(), "a cloud at rest")
             await _make_trouble(home, environment)
             expected = {"MoorageDeadLetters", "MoorageNoValidHost", "MoorageBootsFail"}
             await asyncio.to_thread(
-                prometheus.until,
+                wait_for,
                 lambda: prometheus.firing() >= expected,
                 "dead letters, no host, failed boots",
             )
             await asyncio.to_thread(
-                prometheus.until,
+                wait_for,
                 lambda: _without_answer(prometheus) <= EMPTY,
                 "every query of the dashboard finds something",
             )
             up.send_signal(signal.SIGKILL)
             await asyncio.to_thread(
-                prometheus.until, lambda: "MoorageWorkerGone" in prometheus.firing(), "the worker is gone"
+                wait_for, lambda: "MoorageWorkerGone" in prometheus.firing(), "the worker is gone"
             )
 
 

@@ -19,6 +19,7 @@ from ironic_sync.store_sql import IronicStore
 from kit.sql import upgrade
 from tests.contracts.sql_stores import empty_database
 from tests.stories.moor.moor_process import moor, moor_json
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -124,27 +125,23 @@ async def test_a_daemon_that_is_told_to_drain_hands_its_nodes_over(served: Serve
     settings = DaemonRules(look_s=0.05)
     d1, d2 = (Membership(served.store, name, name, settings) for name in ("d1", "d2"))
     running = [asyncio.create_task(each.run()) for each in (d1, d2)]
-    async with asyncio.timeout(60):
-        while len(d1.owned) + len(d2.owned) < 30 or not d1.owned:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(d1.owned) + len(d2.owned) == 30 and d1.owned, "both have their nodes")
 
-        told = await moor("node", "ring", "drain", "d1", "--ironic-db", served.url)
-        assert told.code == 0, told.err
-        assert "d1 drains" in told.out
-        while d1.owned:
-            await asyncio.sleep(0.01)
-        shown = await moor_json("node", "ring", "--ironic-db", served.url)
-        assert [(each["state"], each["nodes"]) for each in shown["daemons"]] == [
-            ("draining", 0),
-            ("alive", 30),
-        ]
+    told = await moor("node", "ring", "drain", "d1", "--ironic-db", served.url)
+    assert told.code == 0, told.err
+    assert "d1 drains" in told.out
+    await until(lambda: not d1.owned, "d1 has none")
+    shown = await moor_json("node", "ring", "--ironic-db", served.url)
+    assert [(each["state"], each["nodes"]) for each in shown["daemons"]] == [
+        ("draining", 0),
+        ("alive", 30),
+    ]
 
-        told = await moor("node", "ring", "drain", "d2", "--ironic-db", served.url)
-        assert "no other daemon can take its 30 nodes" in " ".join(told.out.split())
-        told = await moor("node", "ring", "undrain", "d1", "--ironic-db", served.url)
-        assert told.code == 0, told.err
-        while len(d1.owned) < 30:
-            await asyncio.sleep(0.01)
-        for each in (d1, d2):
-            await each.stop()
-        await asyncio.gather(*running)
+    told = await moor("node", "ring", "drain", "d2", "--ironic-db", served.url)
+    assert "no other daemon can take its 30 nodes" in " ".join(told.out.split())
+    told = await moor("node", "ring", "undrain", "d1", "--ironic-db", served.url)
+    assert told.code == 0, told.err
+    await until(lambda: len(d1.owned) == 30, "d1 has all")
+    for each in (d1, d2):
+        await each.stop()
+    await asyncio.gather(*running)

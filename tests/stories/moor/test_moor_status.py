@@ -7,17 +7,10 @@ import pytest
 
 from bus.memory import MemoryBroker
 from bus.unix_socket.server import serve_unix
-from tests.stories.moor.moor_process import Result, moor, moor_json, started
+from tests.stories.moor.moor_process import moor, moor_json, started
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
-
-
-async def until_all_are_heard(environment: dict[str, str], workers: int) -> Result:
-    """The first status in which so many workers are known."""
-    while True:
-        status = await moor("status", "-o", "json", **environment)
-        if len(json.loads(status.out)["overview"]["workers"]) >= workers:
-            return status
 
 
 async def test_a_healthy_cloud_says_what_it_has(home: Path) -> None:
@@ -27,7 +20,11 @@ async def test_a_healthy_cloud_says_what_it_has(home: Path) -> None:
         await moor_json("boot", "--vcpus", "64", "--count", "2", "--host", "island-host-00001", **environment)
         await moor_json("host", "set", "harbour-host-00002", "draining", **environment)
 
-        status = await until_all_are_heard(environment, 6)
+        status = await until(
+            lambda: moor("status", "-o", "json", **environment),
+            "all workers are heard",
+            lambda said: len(json.loads(said.out)["overview"]["workers"]) >= 6,
+        )
         told = json.loads(status.out)
         assert (status.code, told["healthy"], told["troubles"]) == (0, True, [])
         assert "hosts draining: 1" in told["notes"]

@@ -14,7 +14,8 @@ import pytest_asyncio
 
 from bus.addresses import broker_at
 from tests.contracts.memory_under_test import UnixUnderTest
-from tests.stories.moor.moor_process import PATIENCE_S, Result, moor, moor_json, started
+from tests.stories.moor.moor_process import Result, moor, moor_json, started
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -176,9 +177,7 @@ async def test_ctrl_c_says_that_the_request_stays(silent: str) -> None:
     async with started("boot", "--vcpus", "1", "--bus", silent) as process:
         line = await process.until_printed_to_stderr("request ")
         connection = await broker_at(silent).connect()
-        async with asyncio.timeout(PATIENCE_S):
-            while not await connection.depth("scheduler.requests"):
-                await asyncio.sleep(0.01)
+        await until(lambda: connection.depth("scheduler.requests"), "the request is queued")
         await connection.close()
         process.send_signal(signal.SIGINT)
         ran = await process.ended()

@@ -2,7 +2,7 @@
 
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from textual.widgets import DataTable, Static
 from moor.options import client, command_settings
 from moor.overview.top_command import Details, Top
 from tests.stories.moor.moor_process import moor, moor_json, started
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -27,11 +28,6 @@ async def watched(home: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         app = Top(moor, settings, 0.5)
         async with app.run_test(size=(120, 60)) as pilot:
             yield pilot
-
-
-async def until(pilot: Pilot[None], is_so: Callable[[], bool]) -> None:
-    while not is_so():
-        await pilot.pause(0.1)
 
 
 def text_of(pilot: Pilot[None], where: str) -> str:
@@ -54,34 +50,34 @@ async def test_the_screen_follows_a_cloud(monkeypatch: pytest.MonkeyPatch) -> No
             booted = await moor_json("boot", "--vcpus", "2", "--name", "web", **environment)
             await moor("boot", "--vcpus", "8000", "--name", "giant", **environment)
             async with watched(Path(place), monkeypatch) as pilot:
-                await until(pilot, lambda: "1 active" in text_of(pilot, "#seen"))
+                await until(lambda: "1 active" in text_of(pilot, "#seen"))
                 seen = text_of(pilot, "#seen")
                 assert "Moorage  healthy" in seen
                 assert "1 error" in seen
                 await moor("boot", "--vcpus", "1", "--name", "more", **environment)
-                await until(pilot, lambda: "2 active" in text_of(pilot, "#seen"))
+                await until(lambda: "2 active" in text_of(pilot, "#seen"))
 
                 await pilot.press("3")
-                await until(pilot, lambda: len(rows_of(pilot, "hosts")) == 3)
+                await until(lambda: len(rows_of(pilot, "hosts")) == 3)
                 await pilot.press("2")
-                await until(pilot, lambda: len(rows_of(pilot, "instances")) == 3)
+                await until(lambda: len(rows_of(pilot, "instances")) == 3)
                 assert booted["instances"][0]["id"] in {row[0] for row in rows_of(pilot, "instances")}
 
                 await pilot.press("s", "s")
-                await until(pilot, lambda: [row[1] for row in rows_of(pilot, "instances")] == ["giant"])
+                await until(lambda: [row[1] for row in rows_of(pilot, "instances")] == ["giant"])
                 await pilot.press("enter")
-                await until(pilot, lambda: isinstance(pilot.app.screen, Details))
+                await until(lambda: isinstance(pilot.app.screen, Details))
                 details = text_of(pilot, "Static")
                 assert "no host for giant among 3" in details
                 assert "boot" in details
                 await pilot.press("escape")
 
                 await pilot.press("6")
-                await until(pilot, lambda: "no dead letters" in text_of(pilot, "#told"))
+                await until(lambda: "no dead letters" in text_of(pilot, "#told"))
                 await pilot.press("5")
-                await until(pilot, lambda: "no move is under way" in text_of(pilot, "#told"))
+                await until(lambda: "no move is under way" in text_of(pilot, "#told"))
 
                 up.send_signal(signal.SIGKILL)
                 await pilot.press("1", "r")
-                await until(pilot, lambda: "✗ no scheduler answers" in text_of(pilot, "#seen"))
+                await until(lambda: "✗ no scheduler answers" in text_of(pilot, "#seen"))
                 await pilot.press("q")

@@ -1,6 +1,5 @@
 """Traces: one from the request to the active instance, sent by OTLP to a receiver, through every worker that had a part in it."""
 
-import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,7 +10,8 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.stories.moor.moor_process import PATIENCE_S, moor_json, started
+from tests.stories.moor.moor_process import moor_json, started
+from tests.waiting import until
 
 # The way of a boot: queue and type of each message.
 WAY = [
@@ -58,15 +58,16 @@ class Receiver:
 
     async def until_active(self, trace: str = "") -> list[Any]:
         """The spans of a whole boot: of the trace with this id, or of any."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                await asyncio.sleep(0.1)
-                for span in [*self._spans]:
-                    id_ = span.trace_id.hex()
-                    if span.name == WAY[-1] and trace in ("", id_):
-                        found = [each for each in [*self._spans] if each.trace_id == span.trace_id]
-                        if {*WAY} <= {each.name for each in found}:
-                            return found
+
+        def found() -> list[Any] | None:
+            ends = [span for span in [*self._spans] if span.name == WAY[-1]]
+            for id_ in [span.trace_id for span in ends if trace in ("", span.trace_id.hex())]:
+                spans = [each for each in [*self._spans] if each.trace_id == id_]
+                if {*WAY} <= {each.name for each in spans}:
+                    return spans
+            return None
+
+        return await until(found, "the spans of a boot")
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 The commands of a page run in its order, on one cloud. So a page may use only what it has created before.
 """
 
-import asyncio
 import json
 import os
 import re
@@ -12,6 +11,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
+from operator import not_
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -24,6 +24,7 @@ from tests.contracts.rabbitmq_under_test import URL_VARIABLE, RabbitMQUnderTest
 from tests.contracts.sql_stores import empty_database
 from tests.stories.moor.moor_process import moor, moor_json, started
 from tests.stories.real_servers import real_servers
+from tests.waiting import until
 from tools.pages.commands import PAGES, ROOT, Printed, commands_of
 
 pytestmark = pytest.mark.timeout(300)
@@ -370,12 +371,12 @@ async def test_the_commands_for_servers(has_own: bool, home: Path) -> None:  # n
             assert booted["instances"][0]["state"] == "active", booted
         audited = await moor("audit", "--settle", "0", **environment)
         assert audited.code == 0, audited.out + audited.err
+
         # Whatever the last commands started is heard by its next heartbeat.
-        roles: set[tuple[str, str]] = set()
-        troubles = ["nothing was asked yet"]
-        async with asyncio.timeout(60):
-            while troubles or not roles >= ALL_ROLES:
-                status = json.loads((await moor("status", "-o", "json", **environment)).out)
-                workers = status["overview"]["workers"] if status["overview"] else []
-                roles = {(each["beat"]["role"], each["beat"]["cell"]) for each in workers}
-                troubles = status["troubles"]
+        async def missing() -> list[object]:
+            status = json.loads((await moor("status", "-o", "json", **environment)).out)
+            workers = status["overview"]["workers"] if status["overview"] else []
+            roles = {(each["beat"]["role"], each["beat"]["cell"]) for each in workers}
+            return [*(ALL_ROLES - roles), *status["troubles"]]
+
+        await until(missing, "all are heard, and nothing troubles", not_)

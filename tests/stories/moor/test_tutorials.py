@@ -18,8 +18,9 @@ from typing import Self
 
 import pytest
 
-from tests.stories.moor.moor_process import PATIENCE_S, Process, moor, moor_anew, started, started_anew
+from tests.stories.moor.moor_process import Process, moor, moor_anew, started, started_anew
 from tests.stories.real_servers import real_servers
+from tests.waiting import until
 from tools.pages.commands import ROOT, Printed, commands_of
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
@@ -103,11 +104,9 @@ class Follower:
 
     async def _run(self, command: Printed, words: list[str]) -> None:
         awaited = said_behind(command, 'again until "(.+?)"')
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                code, out, err = await self._run_once(words)
-                if awaited in out:
-                    break
+        code, out, err = await until(
+            lambda: self._run_once(words), command.where, lambda ran: awaited in ran[1]
+        )
         said = f"{command.where}\n{out}{err}"
         assert code == int(said_behind(command, r"exit code (\d)") or 0), said
         assert "Traceback" not in err, said

@@ -32,15 +32,14 @@ from engine.inventories import GroupId
 from laboratory.computes.faults import FaultScript
 from moor.client.books.auditing import AuditOptions, AuditResult, audited, with_computes
 from moor.client.books.books_reader import BooksReader
-from moor.client.bus_client import answer_of, station_on
+from moor.client.bus_client import answer_of, hosts_of, station_on, until_choosable
 from moor.clouds.cloud import CloudPlan, cloud
 from moor.worker_settings import CloudSettings
 from placement_worker.store_sql import PlacementStore
 from scheduler_worker.settings import SchedulerSettings
-from tests.asking import hosts_of, until_choosable
 from tests.contracts.stage import SETTINGS
 from tests.stories.real_servers import real_servers
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 CELLS = ("c1", "c2")
 NO_FAULTS = FaultScript()
@@ -157,17 +156,17 @@ class BooksStage:
         await self.until(ids, {"deleted"})
 
     async def states(self, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceState]:
-        question = AskInstances(instances=tuple(ids[:200]), limit=200)
-        found = await answer_of(self.client, question, InstancesFound)
-        return {each.id: each for each in found.instances}
+        parts = [tuple(ids[start : start + 200]) for start in range(0, len(ids), 200)]
+        questions = [AskInstances(instances=part, limit=200) for part in parts]
+        answers = [await answer_of(self.client, each, InstancesFound) for each in questions]
+        return {each.id: each for found in answers for each in found.instances}
 
     async def until(self, ids: Sequence[InstanceId], wanted: Collection[str]) -> None:
-        async def are_there() -> bool:
-            some = [ids[start : start + 200] for start in range(0, len(ids), 200)]
-            found = [state for part in some for state in (await self.states(part)).values()]
-            return len(found) == len(ids) and all(each.state in wanted for each in found)
-
-        await until(are_there, f"{len(ids)} instances are {wanted}")
+        await until(
+            lambda: self.states(ids),
+            f"{len(ids)} instances are {wanted}",
+            lambda found: len(found) == len(ids) and all(each.state in wanted for each in found.values()),
+        )
 
     async def audit(
         self,
@@ -194,13 +193,7 @@ class BooksStage:
 
     async def until_silent(self) -> None:
         """Everything that is in flight has arrived."""
-        left: list[AuditResult] = []
-
-        async def is_silent() -> bool:
-            left[:] = [await self.audit()]
-            return not left[0].findings and not left[0].in_flight
-
-        await until(is_silent, "the books agree", left)
+        await until(self.audit, "the books agree", lambda found: not found.findings and not found.in_flight)
 
 
 class Site(NamedTuple):
@@ -251,8 +244,7 @@ async def stage_on(
             cloud(plan, site.broker, site.database_url, as_user=site.as_user)
         )
         station, _ = await stack.enter_async_context(station_on(site.operator, "auditor", SETTINGS))
-        async with asyncio.timeout(60):
-            await until_choosable(station, lambda up: len(up) == len(CELLS) * 2)
+        await asyncio.wait_for(until_choosable(station, lambda up: len(up) == len(CELLS) * 2), PATIENCE_S)
         yield BooksStage(station, made.placement, site.database_url, site.bus_url)
 
 

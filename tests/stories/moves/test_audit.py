@@ -1,6 +1,5 @@
 """`moor audit` on a running cloud: silent while it works, and after damage by hand silent again once it has mended it."""
 
-import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -17,6 +16,7 @@ from tests.stories.moor.moor_process import moor
 from tests.stories.moves.books_stage import books_stage
 from tests.stories.moves.damage import ADDED, DAMAGES, damage
 from tests.stories.moves.damage_of_moves import HARMLESS, IN_DOUBT, MORE_DAMAGES
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -135,11 +135,11 @@ async def test_during_boots_and_deletes_an_audit_finds_nothing_and_changes_nothi
         async def arrived() -> None:
             await stage.until(second, {"active"})
             await stage.until(first[:deleted], {"deleted"})
-            await until_freed(first[:deleted])
-
-        async def until_freed(ids: Sequence[ConsumerId]) -> None:
-            while [each for each in await stage.placement.book_entries(ids, None) if each.held]:
-                await asyncio.sleep(0.2)
+            await until(
+                lambda: stage.placement.book_entries(first[:deleted], None),
+                "all of the deleted is free",
+                lambda found: not any(each.held for each in found),
+            )
 
         usual = await stage.audit(heals=True, settle_s=60)
         twice = await stage.audit(

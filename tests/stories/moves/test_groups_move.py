@@ -41,16 +41,11 @@ class Members:
 
     async def ended(self, id_: InstanceId, request: RequestId | None = None) -> InstanceState:
         """The instance after its move by this order, or the first one, has ended."""
-        seen: list[InstanceState | None] = []
-
-        async def has_ended() -> bool:
-            seen[:] = [await self.here.setup.instance(id_)]
-            move = seen[0].move if seen[0] is not None else None
-            return move is not None and bool(move.outcome) and (request is None or move.request_id == request)
-
-        await until(has_ended, f"the move of {id_} has ended", seen)
-        assert seen[0] is not None
-        return seen[0]
+        return await until(
+            lambda: self.here.setup.instance(id_),
+            f"the move of {id_} has ended",
+            lambda told: told.move and told.move.outcome and request in (None, told.move.request_id),
+        )
 
     async def apart(self) -> list[Finding]:
         """The findings of an audit, without those of what is in flight."""
@@ -111,10 +106,11 @@ async def test_an_affinity_group_is_evacuated_together_and_again(bus: str, books
         assert len(again.instances) == 3
         await group.until_all("active", "confirmed")
 
-        async def are_elsewhere() -> bool:
-            return len(await group.hosts()) == 1 and not {"h1", first} & await group.hosts()
-
-        await until(are_elsewhere, "all are on the third host")
+        await until(
+            group.hosts,
+            "all are on the third host",
+            lambda found: len(found) == 1 and not {"h1", first} & found,
+        )
 
 
 @STAGES

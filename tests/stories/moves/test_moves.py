@@ -48,17 +48,11 @@ class Movers:
 
     async def until(self, instance: InstanceId, state: str, outcome: str = "") -> InstanceState:
         """The instance in this state, with this outcome of its move."""
-        seen: list[InstanceState | None] = []
-
-        async def is_so() -> bool:
-            told = await self.setup.instance(instance)
-            seen[:] = [told]
-            move = told.move if told is not None else None
-            return told is not None and told.state == state and (move.outcome if move else "") == outcome
-
-        await until(is_so, f"{instance} is {state}, {outcome}", seen)
-        assert seen[0] is not None
-        return seen[0]
+        return await until(
+            lambda: self.setup.instance(instance),
+            f"{instance} is {state}, {outcome}",
+            lambda told: (told.state, told.move.outcome if told.move else "") == (state, outcome),
+        )
 
     async def until_used(self, **used: int) -> None:
         """So many cores of each host are in use."""

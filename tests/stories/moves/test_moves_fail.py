@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import BuildRejected, InstancesFound, MoveEnd
-from bus.messages.hosts import AskHosts, HostsFound, SetHost
+from bus.messages.hosts import SetHost
 from laboratory.computes.driver import SimulatedDriver
 from laboratory.computes.faults import (
     FailsToReceive,
@@ -19,6 +19,7 @@ from laboratory.computes.faults import (
     FaultScript,
 )
 from laboratory.computes.hosts import SimulatedHost
+from moor.client.bus_client import hosts_of
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.stories.cells.held_driver import HeldDriver
 from tests.stories.cloud import CELL_PACE, cloud
@@ -54,13 +55,11 @@ async def test_the_host_that_cannot_receive_it_costs_an_alternate(bus: str, book
 
 async def until_empty(here: Movers) -> None:
     """The hosts say that they have no instance."""
-
-    async def is_so() -> bool:
-        found = await here.setup.client.ask(AskHosts())
-        assert isinstance(found, HostsFound)
-        return not any(host.instances for host in found.hosts)
-
-    await until(is_so, "the hosts are empty")
+    await until(
+        lambda: hosts_of(here.setup.client),
+        "the hosts are empty",
+        lambda found: not any(host.instances for host in found),
+    )
 
 
 @BOTH
@@ -142,10 +141,11 @@ async def test_a_move_is_not_reverted_while_its_first_host_is_down(bus: str, boo
 async def down(here: Movers, name: str) -> None:
     """An operator sets the host down, and the schedulers' pictures have it."""
     await here.setup.client.ask(SetHost(host=name, mode="down", reason="no power"))
-
-    async def is_so() -> bool:
-        return not any(
-            picture.columns.up[row] for picture in here.setup.pictures for row in picture.rows_named(name)
-        )
-
-    await until(is_so, f"{name} is down in the pictures")
+    await until(
+        lambda: (
+            not any(
+                picture.columns.up[row] for picture in here.setup.pictures for row in picture.rows_named(name)
+            )
+        ),
+        f"{name} is down in the pictures",
+    )

@@ -11,6 +11,7 @@ from bus.messages.build import BuildInstance, FlavorChange, InstancesFound, Inst
 from bus.messages.moves import EndMove, MoveInstance
 from engine.flavors import Flavor, InstanceId, RequestId
 from moor.client.bus_client import answer_of
+from tests.asking import state_of, until_state
 from tests.stories.moves.books_stage import BooksStage, books_stage
 from tests.stories.moves.test_audit import STAGES
 from tests.waiting import until
@@ -47,8 +48,7 @@ class Shop:
         return self.stage.ids_of(number)[0]
 
     async def until(self, number: int, *ends: str) -> InstanceState:
-        await self.stage.until([self.id(number)], {*ends})
-        return (await self.stage.states([self.id(number)]))[self.id(number)]
+        return await until_state(self.stage.client, self.id(number), *ends)
 
     async def move(self, number: int, kind: MoveKind, *ends: str, vcpus: int | None = None) -> InstanceState:
         self.orders += 1
@@ -57,14 +57,11 @@ class Shop:
             request_id=RequestId(UUID(int=self.orders)), instance=self.id(number), kind=kind, change=change
         )
         await answer_of(self.stage.client, order, InstancesFound)
-
-        async def has_ended() -> bool:
-            state = (await self.stage.states([self.id(number)]))[self.id(number)]
-            is_this = state.move is not None and state.move.request_id == order.request_id
-            return is_this and state.state in ends
-
-        await until(has_ended, f"{kind} has ended in {ends}")
-        return (await self.stage.states([self.id(number)]))[self.id(number)]
+        return await until(
+            lambda: state_of(self.stage.client, self.id(number)),
+            f"{kind} has ended in {ends}",
+            lambda told: told.move and told.move.request_id == order.request_id and told.state in ends,
+        )
 
     async def revert(self, number: int) -> None:
         end = EndMove(request_id=RequestId(UUID(int=self.orders)), instance=self.id(number), how="revert")

@@ -59,16 +59,13 @@ async def waits(here: Movers, instance: InstanceId) -> InstanceState:
 
 
 async def ends(here: Movers, instance: InstanceId, outcome: str) -> InstanceState:
-    seen: list[InstanceState | None] = []
-
-    async def is_over() -> bool:
-        seen[:] = [await here.setup.instance(instance)]
-        return seen[0] is not None and seen[0].move is not None and seen[0].move.outcome == outcome
-
-    await until(is_over, f"the move of {instance} is {outcome}", seen)
-    assert seen[0] is not None
-    assert seen[0].waiting is None
-    return seen[0]
+    ended = await until(
+        lambda: here.setup.instance(instance),
+        f"the move of {instance} is {outcome}",
+        lambda told: told.move and told.move.outcome == outcome,
+    )
+    assert ended.waiting is None
+    return ended
 
 
 @STAGES

@@ -83,11 +83,7 @@ async def test_a_daemon_dies_in_the_middle_of_a_rebuild_and_another_ends_it(bus:
             hosts = {each: (await metal.until_active(each)).host for each in instances}
             await metal.cloud.send(*[a_rebuild(each, number) for number, each in enumerate(instances)])
 
-            async def is_rebuilding() -> bool:
-                rows = [await metal.row(node) for node in metal.nodes if node.provision_state == "deploying"]
-                return any(row.owner == "d1" and row.deploy is not None for row in rows)
-
-            await until(is_rebuilding, "the daemon that is to die rebuilds")
+            await until(metal.deploying, "the daemon that is to die rebuilds", lambda found: "d1" in found)
 
         async def are_rebuilt() -> bool:
             metal.end_work()

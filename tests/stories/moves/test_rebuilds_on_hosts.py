@@ -10,7 +10,6 @@ from bus.messages.build import AskInstances, BuildRejected, InstancesFound, Rebu
 from bus.messages.hosts import SetHost
 from bus.messages.stored_names import CreateImage, NamedImage
 from engine.flavors import Image, InstanceId, RequestId
-from tests.stories.cells.held_driver import HeldDriver
 from tests.stories.layouts import BOTH, STAGES
 from tests.stories.moves.test_moves import Movers, movers
 from tests.stories.moves.test_moves_fail import SILENT, down, hosts_of_held_time
@@ -28,13 +27,6 @@ PINNED = NamedImage(name="pinned", source="http://images/pinned", properties={"h
 async def rebuild(here: Movers, instance: InstanceId, number: int = 1, **fields: object) -> Message:
     order = RebuildInstance(request_id=RequestId(UUID(int=2000 + number)), instance=instance, image=NEW)
     return await here.setup.client.ask(structs.replace(order, **fields))
-
-
-async def until_begun(driver: HeldDriver) -> None:
-    async def is_so() -> bool:
-        return NEW.source in driver.images()
-
-    await until(is_so, "its host has the order to rebuild it")
 
 
 @STAGES
@@ -87,7 +79,7 @@ async def test_a_host_that_is_lost_in_a_rebuild_is_asked_until_it_says_how_it_en
         instance = await here.booted()
         held.pass_s(10)
         await rebuild(here, instance)
-        await until_begun(driver)
+        await until(driver.images, "its host has the order to rebuild it", lambda found: NEW.source in found)
         await down(here, "h1")
 
         failed = await here.until(instance, "error")

@@ -9,7 +9,7 @@ from bus.messages.build import InstancesFound
 from bus.messages.moves import EndMove
 from engine.flavors import InstanceId, RequestId
 from moor.client.bus_client import answer_of
-from tests.asking import hosts_of as moor_hosts
+from moor.client.bus_client import hosts_of as moor_hosts
 from tests.stories.moves.books_stage import BooksStage, a_site, stage_on
 from tests.stories.moves.test_audit import STAGES
 from tests.waiting import until
@@ -44,11 +44,8 @@ async def hosts_of(stage: BooksStage, ids: Sequence[InstanceId]) -> dict[Instanc
 
 async def in_shape(stage: BooksStage, kind: str) -> None:
     """All instances hold their CPUs and memory of providers of this kind, and all books agree."""
-
-    async def are_there() -> bool:
-        return await providers_in_use(stage) == {kind: {"VCPU", "MEMORY_MB"}, "pool": {"DISK_GB"}}
-
-    await until(are_there, f"all is held of {kind}")
+    wanted = {kind: {"VCPU", "MEMORY_MB"}, "pool": {"DISK_GB"}}
+    await until(lambda: providers_in_use(stage), f"all is held of {kind}", lambda found: found == wanted)
     await stage.until_silent()
 
 
@@ -61,11 +58,11 @@ async def test_a_refused_shape_shows_at_the_host_until_it_succeeds() -> None:
 
         async with stage_on(site, small, keeps_hosts=True) as stage:
             full = {*where.values()}
-
-            async def are_refused() -> bool:
-                return {each.name for each in await moor_hosts(stage.client) if each.report_refused} == full
-
-            await until(are_refused, f"{full} are refused")
+            await until(
+                lambda: moor_hosts(stage.client),
+                f"{full} are refused",
+                lambda found: {each.name for each in found if each.report_refused} == full,
+            )
             await stage.until_silent()
             shown = {each.name: each.report_refused for each in await moor_hosts(stage.client)}
             reason = shown[where[ids[0]]]
@@ -74,11 +71,11 @@ async def test_a_refused_shape_shows_at_the_host_until_it_succeeds() -> None:
             assert (await providers_in_use(stage))["host"] == {"VCPU", "MEMORY_MB"}
 
             await stage.delete(ids)
-
-            async def are_taken() -> bool:
-                return not any(each.report_refused for each in await moor_hosts(stage.client))
-
-            await until(are_taken, "every host has its shape")
+            await until(
+                lambda: moor_hosts(stage.client),
+                "every host has its shape",
+                lambda found: not any(each.report_refused for each in found),
+            )
             page = await stage.placement.snapshot_page(0, 1000)
             assert len([each.name for each in page.providers if "_NUMA" in each.name]) == 8
             assert await stage.placement.audit() == ()

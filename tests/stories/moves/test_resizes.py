@@ -21,8 +21,7 @@ from bus.messages.hosts import SetHost
 from bus.messages.moves import EndMove, MoveInstance
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import ProviderId, ReportedInventory
-from moor.client.bus_client import answer_of
-from tests.asking import hosts_of
+from moor.client.bus_client import answer_of, hosts_of
 from tests.stories.moves.books_stage import BooksStage, books_stage
 from tests.stories.moves.test_audit import STAGES
 from tests.waiting import until
@@ -83,18 +82,17 @@ class Resizes:
         host = (await self.state()).host
         await self.stage.client.ask(SetHost(host=host, mode="down", reason="no power"))
         order = MoveInstance(request_id=RequestId(UUID(int=99)), instance=self.id, kind="evacuate")
-
-        async def is_taken() -> bool:
-            # The schedulers may not have heard yet that the host is gone.
-            return isinstance(await self.stage.client.ask(order), InstancesFound)
-
-        await until(is_taken, f"{host} is evacuated")
-
-        async def is_away() -> bool:
-            now = await self.state()
-            return (now.state, now.host != host) == ("active", True)
-
-        await until(is_away, f"it has left {host}")
+        # The schedulers may not have heard yet that the host is gone.
+        await until(
+            lambda: self.stage.client.ask(order),
+            f"{host} is evacuated",
+            lambda answer: isinstance(answer, InstancesFound),
+        )
+        await until(
+            self.state,
+            f"it has left {host}",
+            lambda now: (now.state, now.host != host) == ("active", True),
+        )
 
     async def check(self, size: Size) -> None:
         """Placement holds this size, the row tells it, and all books agree."""

@@ -1,6 +1,5 @@
 """A nova-conductor as a scheduler sees it: it calls on Nova's RabbitMQ as oslo.messaging does, and writes allocations to placement."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -11,8 +10,8 @@ import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
 from tests.unit.nova.recorded import args_of, enveloped
+from tests.waiting import until
 
-ANSWER_S = 20.0
 SELECT = "select_destinations"
 TOKEN = "gAAAAA-a-token-of-keystone"  # noqa: S105 - none of anyone's
 
@@ -23,14 +22,12 @@ class Conductor:
         self.reply_queue = reply_queue
         # All that came for each call, by its id.
         self.heard: dict[str, list[dict[str, Any]]] = {}
-        self._changed = asyncio.Event()
 
     async def take(self, message: AbstractIncomingMessage) -> None:
         said = json.loads(json.loads(message.body)["oslo.message"])
         assert message.content_encoding == "utf-8"
         assert message.content_type == "application/json"
         self.heard.setdefault(said["_msg_id"], []).append(said)
-        self._changed.set()
 
     async def listen_on(self, name: str) -> None:
         queue = await self._channel.declare_queue(name, arguments={"x-expires": 600_000})
@@ -79,14 +76,11 @@ class Conductor:
             mandatory=bool(key),
         )
 
-    async def until_answered(self, id_: str, within_s: float = ANSWER_S) -> dict[str, Any]:
-        async with asyncio.timeout(within_s):
-            while True:
-                for said in self.heard.get(id_, ()):
-                    if said["ending"]:
-                        return said
-                self._changed.clear()
-                await self._changed.wait()
+    async def until_answered(self, id_: str) -> dict[str, Any]:
+        return await until(
+            lambda: next((said for said in self.heard.get(id_, ()) if said["ending"]), None),
+            f"call {id_} is answered",
+        )
 
     def answer(self, id_: str) -> list[list[dict[str, Any]]]:
         """The data of the Selection objects of each instance in the answer to this call."""

@@ -219,15 +219,11 @@ class NovaWorld:
         return {names[id_]: each["resources"] for id_, each in found.items()}
 
     async def until_held(self, consumer: UUID, hosts: int) -> dict[str, dict[str, int]]:
-        found: dict[str, dict[str, int]] = {}
-
-        async def is_held() -> bool:
-            nonlocal found
-            found = await self.held(consumer)
-            return len(found) == hosts
-
-        await until(is_held, f"something of {hosts} hosts is held")
-        return found
+        return await until(
+            lambda: self.held(consumer),
+            f"something of {hosts} hosts is held",
+            lambda found: len(found) == hosts,
+        )
 
     async def allocate(self, consumers: Mapping[UUID, Mapping[str, Mapping[str, int]]]) -> None:
         """Write what these consumers hold in all, as Nova does: by their generations."""
@@ -309,12 +305,6 @@ class NovaWorld:
         await self.broker.plug_in()
         await self.until_heard()
 
-    async def until_claiming(self, count: int) -> None:
-        async def are_claiming() -> bool:
-            return self.line.writes_held >= count
-
-        await until(are_claiming, f"{count} claims are on their way")
-
     async def until_heard(self, queue: str = "scheduler", by: int = 1) -> None:
         async def is_heard() -> bool:
             connection = await self.direct.connect()
@@ -328,10 +318,8 @@ class NovaWorld:
         await until(is_heard, f"{by} schedulers hear {queue}")
 
     async def until_ended(self, metrics: Callable[[], str], outcome: str, count: int = 1) -> None:
-        async def is_counted() -> bool:
-            return f'moor_nova_calls_total{{outcome="{outcome}"}} {count}.0' in metrics()
-
-        await until(is_counted, f"{count} calls are {outcome}", metrics())
+        line = f'moor_nova_calls_total{{outcome="{outcome}"}} {count}.0'
+        await until(metrics, line, lambda page: line in page)
 
 
 def hosts_of(said: Mapping[str, object]) -> list[str]:

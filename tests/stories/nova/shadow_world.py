@@ -34,17 +34,15 @@ class Shadow:
         return read_notes(self.file).notes if self.file.exists() else ()
 
     async def note_of(self, instance: UUID) -> ShadowNote:
-        async def is_noted() -> bool:
-            return any(each.instance == instance for each in self.notes)
+        return await until(
+            lambda: next((each for each in self.notes if each.instance == instance), None),
+            f"a note of instance {instance}",
+        )
 
-        await until(is_noted, f"a note of instance {instance}", self.page())
-        return next(each for each in self.notes if each.instance == instance)
-
-    async def decided(self, copies: int) -> None:
-        async def are_decided() -> bool:
-            return f'moor_nova_shadow_copies_total{{outcome="decided"}} {copies}.0' in self.page()
-
-        await until(are_decided, f"{copies} copies are decided", self.page())
+    async def counted(self, copies: int, outcome: str = "decided") -> None:
+        """Wait until the page counts so many with this outcome."""
+        line = f'moor_nova_shadow_copies_total{{outcome="{outcome}"}} {copies}.0'
+        await until(self.page, line, lambda page: line in page)
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from tests.stories.nova.nova_world import (
     with_service,
 )
 from tests.unit.nova.recorded import an_object
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 
@@ -150,7 +151,7 @@ async def test_members_that_two_schedulers_place_at_once_get_alternates_for_the_
                 await world.conductor.send(SELECT, asked_for(each, instance_group=a_group()))
                 for each in instances
             ]
-            await world.until_claiming(2)
+            await until(lambda: world.line.writes_held >= 2, "both claims are on their way")
             world.line.open.set()
             chosen = [hosts_of(await world.conductor.until_answered(each)) for each in calls]
             answers = [world.conductor.answer(each)[0] for each in calls]

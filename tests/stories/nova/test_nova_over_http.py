@@ -42,11 +42,7 @@ async def test_nothing_is_claimed_for_a_caller_that_gave_up(kind: str) -> None:
             await world.conductor.select(an_instance())
             world.line.open.clear()
             await world.conductor.send(SELECT, asked_for(silent), _timeout=60, expires_s=LONG_S)
-
-            async def is_asked() -> bool:
-                return world.line.held > 0
-
-            await until(is_asked, "placement is asked")
+            await until(lambda: world.line.held > 0, "placement is asked")
             began: dict[str, Any] = {"_context_timestamp": world.clock().replace(tzinfo=None).isoformat()}
             await world.conductor.send(SELECT, asked_for(crowded), _timeout=60, expires_s=LONG_S, **began)
             world.ahead += timedelta(seconds=61)
@@ -76,12 +72,8 @@ async def test_a_refused_request_gives_all_back_whatever_happens_meanwhile(kind:
             else:
                 line.loses_answer = gives_back
             id_ = await world.conductor.send(SELECT, asked_for(*instances))
-
-            async def is_in_trouble() -> bool:
-                # It has tried again since.
-                return line.lost == 1 or line.held > 2
-
-            await until(is_in_trouble, "a release that fails")
+            # It has tried again since.
+            await until(lambda: line.lost == 1 or line.held > 2, "a release that fails")
             line.open.set()
             said = await world.conductor.until_answered(id_)
             assert "3 instances need a host each, 2 found one" in failure_of(said)

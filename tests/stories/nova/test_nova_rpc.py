@@ -1,6 +1,7 @@
 """Nova's RPC as it goes wrong: messages that no Nova sends, callers that are gone, messages that come twice, workers that die."""
 
 import json
+from operator import not_
 from uuid import uuid4
 
 import pytest
@@ -104,14 +105,8 @@ async def test_an_answer_that_reaches_nobody_releases_its_claim() -> None:
                 "select_destinations", asked_for(gone), _reply_q=f"reply_{uuid4().hex}"
             )
 
-            async def was_claimed() -> bool:
-                return bool(await world.held(gone))
-
-            async def is_free() -> bool:
-                return not await world.held(gone)
-
-            await until(was_claimed, "it is claimed")
-            await until(is_free, "it is released")
+            await until(lambda: world.held(gone), "it is claimed")
+            await until(lambda: world.held(gone), "it is released", not_)
             # Its caller has given up before it is decided.
             await world.conductor.send("select_destinations", asked_for(late), expires_s=0.001)
             await world.conductor.select(an_instance())
@@ -126,12 +121,9 @@ async def test_the_request_of_a_worker_that_died_is_answered_by_another_with_the
         # Its answer cannot be sent, since the queue is missing: so the first worker holds the request when it dies.
         queue = f"reply_{uuid4().hex}"
 
-        async def was_claimed() -> bool:
-            return bool(await world.held(instance))
-
         async with world.scheduler(ServingLimits(reply_retry_s=60), dies=True):
             id_ = await world.conductor.send("select_destinations", asked_for(instance), _reply_q=queue)
-            await until(was_claimed, "it is claimed")
+            await until(lambda: world.held(instance), "it is claimed")
         before = await world.held(instance)
         # As long as this may be its own claim it counts, although nobody would choose this host now.
         assert world.known.cloud is not None

@@ -13,7 +13,6 @@ from tests.stories.moor.moor_process import moor, moor_json
 from tests.stories.nova.conductor import TOKEN, asked_for
 from tests.stories.nova.nova_world import NovaWorld, an_instance, nova_world
 from tests.stories.nova.shadow_world import SMALL, in_the_shadow
-from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 
@@ -29,7 +28,7 @@ async def test_the_same_host_as_novas_is_noted_and_nothing_is_claimed_or_answere
         instance = an_instance()
         async with in_the_shadow(world, tmp_path) as shadow:
             call = await ask(world, instance)
-            await shadow.decided(1)
+            await shadow.counted(1)
             assert await world.held(instance) == {}
             await world.allocate({instance: {"h1": SMALL}})
             note = await shadow.note_of(instance)
@@ -53,14 +52,14 @@ async def test_a_choice_takes_room_of_the_next_requests_until_novas_own_claim_is
         first, second, third = (an_instance() for _ in range(3))
         async with in_the_shadow(world, tmp_path, wait_s=20) as shadow:
             await ask(world, first)
-            await shadow.decided(1)
+            await shadow.counted(1)
             await ask(world, second)
-            await shadow.decided(2)
+            await shadow.counted(2)
             await world.allocate({first: {"h2": SMALL}, second: {"h1": SMALL}})
             one, other = await shadow.note_of(first), await shadow.note_of(second)
             await world.allocate({first: {}, second: {}})
             await ask(world, third)
-            await shadow.decided(3)
+            await shadow.counted(3)
             await world.allocate({third: {"h1": SMALL}})
             last = await shadow.note_of(third)
 
@@ -76,7 +75,7 @@ async def test_a_worse_host_of_nova_is_told_with_the_weighers_and_their_numbers(
         instance = an_instance()
         async with in_the_shadow(world, tmp_path) as shadow:
             await ask(world, instance)
-            await shadow.decided(1)
+            await shadow.counted(1)
             await world.allocate({instance: {"tight": SMALL}})
             note = await shadow.note_of(instance)
 
@@ -129,14 +128,10 @@ async def test_while_placement_is_away_requests_are_left_undecided_and_the_next_
         async with in_the_shadow(world, tmp_path) as shadow:
             async with world.without_placement():
                 await ask(world, an_instance())
-
-                async def is_counted() -> bool:
-                    return 'moor_nova_shadow_copies_total{outcome="undecided"} 1.0' in shadow.page()
-
-                await until(is_counted, "the request is left undecided", shadow.page())
+                await shadow.counted(1, "undecided")
             instance = an_instance()
             await ask(world, instance)
-            await shadow.decided(1)
+            await shadow.counted(1)
 
 
 async def test_the_report_counts_what_was_noted(tmp_path: Path) -> None:
@@ -147,7 +142,7 @@ async def test_the_report_counts_what_was_noted(tmp_path: Path) -> None:
         async with in_the_shadow(world, tmp_path) as shadow:
             for number, (instance, host) in enumerate(((same, "roomy"), (worse, "tight")), 1):
                 await ask(world, instance)
-                await shadow.decided(number)
+                await shadow.counted(number)
                 await world.allocate({instance: {host: SMALL}})
                 await shadow.note_of(instance)
             await ask(world, refused, flavor={"vcpus": 1000})

@@ -105,9 +105,8 @@ async def test_an_http_api_without_a_placement_worker_keeps_the_log_no_longer_th
         tables.commit()
 
         async with started("run", "placement-api", "--db", url):
-
-            async def is_short() -> bool:
-                return list(tables.execute("SELECT count(*) FROM change_log")) == [(1,)]
-
-            await until(is_short, "the old entries of the log are forgotten")
+            await until(
+                lambda: list(tables.execute("SELECT count(*) FROM change_log")) == [(1,)],
+                "the old entries of the log are forgotten",
+            )
         assert list(tables.execute("SELECT cursor, forgotten FROM feed")) == [("20", "20")]

@@ -162,8 +162,11 @@ async def test_every_write_is_heard_without_gaps(bus: str, books: str) -> None:
         await setup.report(host("h1"))
         verdicts = await setup.claim(*(claim(n, share("h1", 1)) for n in range(1, 10)))
         assert sum(isinstance(verdict, Claimed) for verdict in verdicts) == 8
-        await until(lambda: sum(len(each.claimed) for each in changes_in(said)) == 8, "all are heard", said)
-        heard = changes_in(said)
+        heard = await until(
+            lambda: changes_in(said),
+            "all are heard",
+            lambda changes: sum(len(each.claimed) for each in changes) == 8,
+        )
 
         positions = [each.at.position for each in heard]
         assert positions == list(range(positions[0], positions[0] + len(positions)))
@@ -240,9 +243,10 @@ async def test_the_feed_goes_on_in_a_new_term_when_its_leader_stops(bus: str, bo
 
             assert await setup.claim(*(claim(n, share("h1", 1)) for n in range(1, 5))) == [Claimed()] * 4
 
-            def claimed() -> set[int]:
-                return {holder.consumer.int for each in changes_in(said) for holder in each.claimed}
-
-            await until(lambda: claimed() == {1, 2, 3, 4}, "all claims are heard", said)
+            await until(
+                lambda: {holder.consumer.int for each in changes_in(said) for holder in each.claimed},
+                "all claims are heard",
+                lambda claimed: claimed == {1, 2, 3, 4},
+            )
 
         assert (await setup.store.snapshot_page(0, 1)).published.term > before.published.term

@@ -94,12 +94,11 @@ async def test_a_resize_on_a_full_host_counts_what_its_numa_node_and_its_pool_ga
             assert isinstance(refusal, BuildRejected)
             assert why in refusal.reason
         assert isinstance(await resized(2000, large), InstancesFound)
-
-        async def is_so() -> bool:
-            told = await setup.instance(instance_of(builds[0]))
-            return told is not None and told.state == "active" and told.attempt == 2
-
-        await until(is_so, "it has the larger size")
+        await until(
+            lambda: setup.instance(instance_of(builds[0])),
+            "it has the larger size",
+            lambda told: told.state == "active" and told.attempt == 2,
+        )
         nodes = await setup.providers()
         used = sorted(nodes[f"host-1_NUMA{number}"].inventories["VCPU"].used for number in range(2))
         assert (used, nodes[NFS].inventories["DISK_GB"].used) == ([3, 4], 20)

@@ -44,16 +44,13 @@ async def states_of(setup: Cloud, build: BuildInstance) -> list[InstanceState]:
 
 
 async def until_all(setup: Cloud, build: BuildInstance, *states: str) -> list[InstanceState]:
-    found: list[InstanceState] = []
     # One question is cheaper than those about all of them.
     await setup.until_state(instance_of(build, build.count - 1), *states)
-
-    async def are_so() -> bool:
-        found[:] = await states_of(setup, build)
-        return len(found) == build.count and all(each.state in states for each in found)
-
-    await until(are_so, f"all in {states}", found)
-    return found
+    return await until(
+        lambda: states_of(setup, build),
+        f"all in {states}",
+        lambda found: len(found) == build.count and all(each.state in states for each in found),
+    )
 
 
 async def nothing() -> None: ...
@@ -154,13 +151,13 @@ async def until_released(setup: Cloud, build: BuildInstance, index: int) -> None
         issued_at=datetime.now(UTC),
         share=share,
     )
-
-    async def is_so() -> bool:
-        answer = await setup.client.ask(probe)
-        assert isinstance(answer, ClaimAnswered)
-        return answer.verdict == Superseded(attempt=1, ended=True)
-
-    await until(is_so, "the release")
+    await until(
+        lambda: setup.client.ask(probe),
+        "the release",
+        lambda answer: (
+            isinstance(answer, ClaimAnswered) and answer.verdict == Superseded(attempt=1, ended=True)
+        ),
+    )
 
 
 @pytest.mark.parametrize(

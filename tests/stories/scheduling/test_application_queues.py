@@ -86,11 +86,7 @@ async def test_a_flood_of_one_application_delays_the_boot_of_another_by_a_few_ba
         await publish(setup.brokers.api.broker(BANK.user), BANK.exchange, [late], "bank")
 
         async with setup.scheduler():
-
-            async def is_whole() -> bool:
-                return len(heard) == FLOOD + 1
-
-            await until(is_whole, "every request has ended")
+            await until(lambda: len(heard) == FLOOD + 1, "every request has ended")
 
         of_bank = [number for number, each in enumerate(heard) if isinstance(each, BuildAccepted)]
         assert len(of_bank) == 1
@@ -106,10 +102,7 @@ async def test_schedulers_read_the_queue_of_an_application_from_when_it_exists_u
     async with a_cloud(bus, books) as setup, setup.listening("build.#") as heard:
 
         async def until_rejected(count: int) -> None:
-            async def are_so() -> bool:
-                return len(heard) == count
-
-            await until(are_so, f"{count} requests are answered", heard)
+            await until(lambda: heard, f"{count} requests are answered", lambda all_: len(all_) == count)
 
         async def by_its_own(number: int, by: Application = SHOP) -> None:
             requests = [wrong(number, by.name)]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,7 +31,7 @@ from bus.messages.stored_names import (
 from bus.topology import API, FEED
 from engine.flavors import Flavor, InstanceId
 from tests.contracts.stage import dead_letters
-from tests.stories.cloud import Cloud, a_build, cloud, instance_of, until_fed
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of, until_fed, until_heard
 from tests.stories.layouts import IN_MEMORY, STAGES
 from tests.waiting import until
 
@@ -104,11 +105,11 @@ async def test_an_application_receives_events_of_its_own_projects_only(bus: str,
         }
 
         for project in ("p1", "p2"):
-
-            async def is_whole(id_: InstanceId = ids[project]) -> bool:
-                return sorted(types_of(id_, heard)) == sorted(WHOLE_LIFE)
-
-            await until(is_whole, f"all is heard of {project}", heard)
+            await until(
+                partial(types_of, ids[project], heard),
+                f"all is heard of {project}",
+                lambda types: sorted(types) == sorted(WHOLE_LIFE),
+            )
         assert types_of(ids["p3"], heard) == types_of(ids[""], heard) == []
         assert sorted(types_of(ids["p1"], heard_of_one)) == sorted(WHOLE_LIFE)
         assert types_of(ids["p2"], heard_of_one) == []
@@ -136,11 +137,11 @@ async def test_all_schedulers_learn_of_an_application_and_a_removed_one_gets_no_
         async with setup.scheduler("another"):
             gone = await build_and_delete(setup, a_build(1, project="p1"))
             kept = await build_and_delete(setup, a_build(2, project="p2"))
-
-            async def is_heard() -> bool:
-                return "instance.deleted" in types_of(kept, heard)
-
-            await until(is_heard, "what is registered is heard", heard)
+            await until(
+                lambda: types_of(kept, heard),
+                "what is registered is heard",
+                lambda types: "instance.deleted" in types,
+            )
             assert types_of(gone, heard) == []
 
 
@@ -182,12 +183,8 @@ async def test_a_feed_and_an_answer_for_a_member_tell_nothing_of_hosts_and_an_op
             assert secrets_in(shown) == []
 
     assert secrets_in(failed) == []
+    assert failed.instance.no_valid_host is not None
     assert [(each.step, each.removed) for each in failed.instance.no_valid_host.steps] == [
         ("enabled", 1),
         ("capacity", 1),
     ]
-
-
-async def until_heard(heard: Sequence[Message], kind: type[Message]) -> Any:
-    await until(lambda: any(isinstance(each, kind) for each in heard), f"{kind.__name__} is heard", heard)
-    return next(each for each in heard if isinstance(each, kind))

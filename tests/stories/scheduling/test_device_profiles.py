@@ -102,12 +102,11 @@ async def test_an_instance_gets_the_devices_of_the_profile_that_its_flavor_names
         confirm = EndMove(request_id=resize.request_id, instance=instance_of(build), how="confirm")
         assert isinstance(await setup.client.ask(confirm), InstancesFound)
         await setup.until_state(instance_of(build), "active")
-
-        async def is_slow() -> bool:
-            found = await setup.providers()
-            return [found[name].inventories["FPGA"].used for name in FPGAS] in ([0, 1, 0], [0, 0, 1])
-
-        await until(is_slow, "one slow device is used")
+        await until(
+            setup.providers,
+            "one slow device is used",
+            lambda found: [found[name].inventories["FPGA"].used for name in FPGAS] in ([0, 1, 0], [0, 0, 1]),
+        )
 
 
 @STAGES

@@ -93,9 +93,6 @@ async def test_guests_in_a_row_get_places_exactly_if_there_are_any(bus: str, boo
     ):
         await setup.until_reported("h")
 
-        async def is_free() -> bool:
-            return not (await host_and_used(setup))[1]
-
         number = 0
         for _ in range(SEQUENCES):
             alive = []
@@ -110,6 +107,6 @@ async def test_guests_in_a_row_get_places_exactly_if_there_are_any(bus: str, boo
                 await setup.client.ask(DeleteInstance(instance=instance))
                 await setup.until_state(instance, "deleted")
             # Placement hears of a release by a message of its own.
-            await until(is_free, "nothing is in use")
+            await until(lambda: host_and_used(setup), "nothing is in use", lambda found: not found[1])
     assert verdicts[True] > 5
     assert verdicts[False] > 2, verdicts

@@ -13,7 +13,6 @@ from laboratory.computes.faults import FailsToBuild, FaultScript
 from tests.stories.cloud import a_build, instance_of
 from tests.stories.layouts import SQL_STAGES, STAGES
 from tests.stories.moves.test_moves import Movers, movers
-from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -32,15 +31,9 @@ async def all_ended(here: Movers, number: int, count: int) -> list[InstanceState
     assert isinstance(created, GroupsFound), created
     build = a_build(number, flavor=SMALL, count=count, group=JoinedGroup(id=APART))
     await here.setup.send(build)
-    found: list[InstanceState] = []
-
-    async def are_over() -> bool:
-        told = [await here.setup.instance(instance_of(build, index)) for index in range(count)]
-        found[:] = [each for each in told if each is not None]
-        return len(found) == count and all(each.state in ("active", "error") for each in found)
-
-    await until(are_over, f"{count} have ended", found)
-    return found
+    return [
+        await here.setup.until_state(instance_of(build, index), "active", "error") for index in range(count)
+    ]
 
 
 @SQL_STAGES

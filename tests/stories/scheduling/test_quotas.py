@@ -65,11 +65,7 @@ async def test_a_build_over_the_quota_ends_in_error_with_its_numbers(bus: str, b
         # A release gives it back.
         await setup.client.ask(DeleteInstance(instance=instance_of(two_cpus(1))))
         await setup.until_state(instance_of(two_cpus(1)), "deleted")
-
-        async def is_free() -> bool:
-            return await used(setup) == {}
-
-        await until(is_free, "the quota is free again")
+        await until(lambda: used(setup), "the quota is free again", lambda found: found == {})
         await build(setup, two_cpus(3))
         await setup.until_state(instance_of(two_cpus(3)), "active")
 

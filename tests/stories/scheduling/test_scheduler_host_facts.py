@@ -7,11 +7,11 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import BuildRejected
-from bus.messages.hosts import AskHosts, HostsFound
 from engine.flavors import Flavor
 from engine.hosts import Supported
 from engine.picture.picture import Picture
 from laboratory.computes.hosts import HostSize, SimulatedHost
+from moor.client.bus_client import hosts_of
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, failing, instance_of
 from tests.stories.layouts import STAGES
@@ -94,12 +94,11 @@ async def test_a_host_where_builds_fail_in_a_row_is_disabled_and_the_next_reques
             await setup.send(build)
             await setup.until_state(instance_of(build), "error")
 
-        async def is_disabled() -> bool:
-            found = await setup.client.ask(AskHosts(name="bad"))
-            assert isinstance(found, HostsFound)
-            return found.hosts[0].setting.mode == "draining"
-
-        await until(is_disabled, "the host is disabled")
+        await until(
+            lambda: hosts_of(setup.client, "bad"),
+            "the host is disabled",
+            lambda found: found[0].setting.mode == "draining",
+        )
         last = a_build(3)
         await setup.send(last)
         state = await setup.until_state(instance_of(last), "error")

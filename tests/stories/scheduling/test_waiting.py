@@ -22,7 +22,17 @@ from bus.messages.placement import ReleaseClaim
 from bus.messages.planning import AskExplanation, ExplanationsFound
 from engine.flavors import InstanceId, Wait
 from engine.inventories import ConsumerId
-from tests.stories.cloud import NAMES, QUICK_PACE, SMALL, Cloud, a_build, a_host, cloud, instance_of
+from tests.stories.cloud import (
+    NAMES,
+    QUICK_PACE,
+    SMALL,
+    Cloud,
+    a_build,
+    a_host,
+    cloud,
+    instance_of,
+    until_heard,
+)
 from tests.stories.layouts import BOTH, STAGES
 from tests.stories.scheduling.test_all_or_nothing import claim_some
 from tests.stories.scripted import DiesAfterItsClaim, InterferingOnce
@@ -78,11 +88,7 @@ async def test_a_request_waits_until_a_host_has_room(bus: str, books: str) -> No
         assert state.waiting.priority == 7
         assert state.no_valid_host is not None
         assert [step.step for step in state.no_valid_host.steps] == ["capacity"]
-
-        async def is_heard() -> bool:
-            return any(isinstance(each, InstanceWaiting) for each in heard)
-
-        await until(is_heard, "the event that it waits", heard)
+        await until_heard(heard, InstanceWaiting)
         answer = await setup.client.ask(AskExplanation(instance=instance))
         assert isinstance(answer, ExplanationsFound)
         assert answer.explanations[0].state.waiting == state.waiting
@@ -126,13 +132,11 @@ async def test_what_ends_by_its_deadline_tells_why_its_last_search_found_no_host
         async with setup.scheduler("s2", station=interfering.station):
             await empty(setup)
 
-            async def has_other_reasons() -> bool:
-                state = await setup.instance(instance)
-                assert state is not None
-                assert state.state == "waiting"
-                return why_not(state) == "h1: VCPU asked 2, free 1 of 2"
-
-            await until(has_other_reasons, "the reasons of another search")
+            await until(
+                lambda: setup.until_state(instance, "waiting"),
+                "the reasons of another search",
+                lambda state: why_not(state) == "h1: VCPU asked 2, free 1 of 2",
+            )
 
         later = datetime.now(UTC) + timedelta(hours=2)
         async with setup.scheduler("s3", clock=lambda: later):
@@ -189,11 +193,10 @@ async def test_a_host_that_is_enabled_or_new_wakes_what_waits() -> None:
         first, second, third = await waiting(setup, a_build(1, count=3, wait=LONG))
 
         await setup.client.ask(SetHost(host="h1", mode="up"))
-        states = [await setup.instance(instance) for instance in (first, second, third)]
-        await until(lambda: some_are(setup, 1, "active"), "one of them has a host", states)
+        await until(lambda: some_are(setup, 1, "active"), "one of them has a host")
         # Each of them waits for itself.
         await setup.add_host("h2", vcpu=1)
-        await until(lambda: some_are(setup, 2, "active"), "a second one has a host", states)
+        await until(lambda: some_are(setup, 2, "active"), "a second one has a host")
         await setup.report(a_host("h2", vcpu=2))
         for instance in (first, second, third):
             await setup.until_state(instance, "active")

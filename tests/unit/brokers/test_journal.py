@@ -300,11 +300,10 @@ async def test_nothing_is_confirmed_while_the_disk_is_full_and_everything_once_i
             with files_no_larger_than(Path(f"{journal_path}-wal").stat().st_size):
                 publishing = await connection.open_publishing()
                 waiting_for_room = asyncio.create_task(publishing.publish(parcel(2)))
-
-                async def is_blocked() -> bool:
-                    return "cannot be written" in connection.blocked
-
-                await until(is_blocked, "the broker takes nothing, and says why")
+                await until(
+                    lambda: "cannot be written" in connection.blocked,
+                    "the broker takes nothing, and says why",
+                )
                 assert not waiting_for_room.done()
 
             assert await within_patience(waiting_for_room) is Receipt.CONFIRMED
@@ -346,11 +345,10 @@ async def test_nothing_is_confirmed_any_more_after_a_sync_that_failed(
             with monkeypatch.context() as broken:
                 broken.setattr(os, "fsync", fail)
                 waiting_for_ever = asyncio.create_task(publishing.publish(parcel(2)))
-
-                async def is_blocked() -> bool:
-                    return waiting_for_ever.done() or "restart the process" in connection.blocked
-
-                await until(is_blocked, "the broker takes nothing, and says what to do")
+                await until(
+                    lambda: waiting_for_ever.done() or "restart the process" in connection.blocked,
+                    "the broker takes nothing, and says what to do",
+                )
             # The next sync would succeed, and would say nothing of what is on the disk.
             await asyncio.sleep(2 * RETRY_S)
             assert not waiting_for_ever.done()

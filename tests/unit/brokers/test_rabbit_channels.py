@@ -17,6 +17,7 @@ from bus.rabbit.broker import LARGE_BYTES, REST_S, RabbitBroker, RabbitConnectio
 from bus.rabbit.rpc import ForeignExchange, ForeignQueue, RabbitRpc
 from kit.errors import AccessRefused, ConnectionLost
 from tests.unit.brokers.test_rabbit_connecting import open_virtual_host
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -212,6 +213,6 @@ async def test_reading_does_not_rest_for_large_messages_and_soon_rests_no_more_w
         while await rests_within(200, 100, socket, transports):
             rested += 1
             assert rested < 20
-            await asyncio.sleep(2 * REST_S)
+            await until(lambda: not socket.is_paused, "it has rested")
 
     assert rested

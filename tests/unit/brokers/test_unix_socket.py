@@ -30,12 +30,11 @@ from bus.unix_socket.frames import (
 from bus.unix_socket.server import REQUESTS_UNDER_WAY_MAX, SocketTakenError, serve_unix
 from kit.errors import ConnectionLost, Refusal
 from tests.held_time import held_time
+from tests.waiting import PATIENCE_S
 
 # ruff: noqa: ASYNC240 - a look at a file of ours keeps no loop waiting
 
 pytestmark = pytest.mark.asyncio
-
-PATIENCE_S = 60
 
 
 @pytest.fixture

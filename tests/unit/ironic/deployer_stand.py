@@ -44,8 +44,8 @@ from laboratory.ironic import (
 )
 from tests.ironic_clock import IronicClock
 from tests.stores_in_memory import MemoryIronicStore
+from tests.waiting import until
 
-PATIENCE_S = 60.0
 TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
 QUICK = DaemonRules(look_s=0.005, deploy_read_s=0.02, deploy_pauses=Pauses(0.005, 0.02), progress_s=0.05)
 DELAYS = WorkDurations(deploy_s=0.01, tear_down_s=0.01, clean_s=0.02, power_s=0.005, agent_call_s=0.005)
@@ -242,15 +242,9 @@ class Stand:
         self._ironic_clock.end_work(self.ironic)
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                while not condition():
-                    await asyncio.sleep(0.002)
-        except TimeoutError:
-            states = [each.provision_state for each in self.ironic.nodes.values()]
-            raise AssertionError(
-                f"never came true: {what}; {states}, {self.row.deploy}, {self.said}"
-            ) from None
+        await until(
+            lambda: ([*self.ironic.nodes.values()], self.row.deploy, self.said), what, lambda _: condition()
+        )
 
     async def until_looked(self, times: int = 5) -> None:
         """A daemon has looked so often for what is due, and has worked on what it found."""

@@ -10,35 +10,13 @@ from msgspec import structs
 
 from bus.messages.cell import DeployProgressed, InstanceDestroyed
 from ironic_sync.core.settling import Order  # noqa: TC001 - like every other import
-from laboratory.ironic import IronicSimSettings
-from tests.unit.ironic.deployer_stand import DELAYS, Stand
+from tests.unit.ironic.deployer_stand import Stand
 from tests.unit.ironic.deploys import OURS, an_order, an_undeploy
 
 pytestmark = pytest.mark.asyncio
 
 PORTS = ("port-1", "port-2")
 Go = Callable[[], Awaitable[httpx.Response]]
-
-
-def slow(**delays: float) -> IronicSimSettings:
-    return IronicSimSettings(delays=structs.replace(DELAYS, **delays))
-
-
-async def a_moment() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0.005)
-
-
-# Clocks
-
-
-# Ironic takes an order and is slow to begin
-
-
-# Ironic takes an order, and nothing follows
-
-
-# Losing the node
 
 
 async def test_a_daemon_that_loses_a_node_breaks_off_what_it_asks_and_what_it_says() -> None:
@@ -95,7 +73,7 @@ async def test_orders_that_are_doubled_and_out_of_order_leave_at_most_the_last_a
         asked = len(stand.wire.requests)
         for order in orders:
             await stand.order(structs.replace(order, host=stand.id))
-        await a_moment()
+        await stand.until_looked(20)
         assert stand.node.instance_uuid is None
         assert len(stand.wire.requests) == asked, "what is over is not done again"
 

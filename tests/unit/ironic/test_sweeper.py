@@ -4,6 +4,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from operator import is_
 from typing import Any
 from uuid import UUID
 
@@ -187,7 +189,7 @@ async def test_a_change_of_which_no_notification_came_is_found_soon(ahead_s: int
             stand.ironic.set_maintenance(str(own[0]), is_on=not stand.is_in_maintenance(own[0]))
             stand.ironic.set_maintenance(str(others[0]), is_on=True)
             wanted = bool(stand.ironic.nodes[str(own[0])].maintenance)
-            await until(lambda wanted=wanted: stand.is_in_maintenance(own[0]) is wanted, "a change is found")  # type: ignore[misc]
+            await until(lambda: stand.is_in_maintenance(own[0]), "a change is found", partial(is_, wanted))
         assert not stand.is_in_maintenance(others[0]), "its owner looks itself"
         assert stand.sweeper.sweeps == 1
         assert LIST not in stand.wire.asked

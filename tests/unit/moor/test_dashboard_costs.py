@@ -35,6 +35,7 @@ from moor.dashboard.resource_pages import INSTANCE_LIST, ResourcePages
 from moor.settings import Settings
 from scheduler_worker.core.project_view import seen_by_project
 from tests.unit.moor.dashboard_visits import Visit
+from tests.waiting import until
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 CELLS, HOSTS = 2, 5_000
@@ -137,8 +138,7 @@ async def test_a_page_asks_few_questions_and_stays_small(path: str, visit: Visit
     questions, rows_max, bytes_max = COSTS[path]
     asking = LargeCloud()
     root = (await visit(asking, auth="none")).browser()
-    while "c1" not in (await root.get("/")).text:
-        await asyncio.sleep(0.01)
+    await until(lambda: root.get("/"), "the page has the cell", lambda page: "c1" in page.text)
 
     page = await root.get(path)
 

@@ -15,6 +15,7 @@ from tests.unit.moor.dashboard_visits import (
     Visit,
     hidden,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -46,8 +47,7 @@ async def test_a_second_press_does_nothing_twice_at_once_or_later(visit: Visit) 
     visited.cloud.may_answer.clear()
 
     presses = [asyncio.create_task(root.send_form("/orders/set-host", form)) for _ in range(5)]
-    while not visited.cloud.ordered:
-        await asyncio.sleep(0)
+    await until(lambda: visited.cloud.ordered, "the first press is ordered")
     visited.cloud.may_answer.set()
     places = {(await each).headers["location"] for each in presses}
     later = await root.send_form("/orders/set-host", form)
