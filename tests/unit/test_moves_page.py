@@ -1,11 +1,15 @@
 """Every message in every place of a move is decided, and the drawing of the moves is what the code does."""
 
+import pytest
+
 from cell_conductor.core import moving
 from tools.pages.moves_page import heard, place_of
 
 STEPS = ("claiming", "stopping", "freeing", "receiving", "leaving", "returning", "restarting")
 
 
+# It walks all of a move's places, which takes 20 s of a processor that it has alone.
+@pytest.mark.timeout(600)
 def test_every_place_of_a_move_is_reached_and_left() -> None:
     found = heard()
 
