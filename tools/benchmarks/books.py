@@ -30,6 +30,7 @@ from tests.servers import PrivatePostgres
 from tools.benchmarks.cpu import ProcessTree, Spender
 from tools.benchmarks.measuring import DATABASE
 from tools.benchmarks.messages import reports
+from tools.benchmarks.roles import closing
 
 WORKER = "placement_worker"
 REPORTS_AT_ONCE = 100
@@ -67,61 +68,97 @@ class SqliteBooks:
 
     @asynccontextmanager
     async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenedBooks]:  # noqa: ARG002 - there is one
-        with tempfile.TemporaryDirectory(prefix="moor-") as directory:
-            url = f"sqlite:///{Path(directory) / 'books.db'}"
-            await upgrade(url, WORKER)
-            async with closing(PlacementStore(url)) as store:
-                await fill(store, reports())
-                yield OpenedBooks(store, url)
-                await check(store)
+        async with new_database() as url, filled(url, reports()) as store:
+            yield OpenedBooks(store, url)
 
     async def settle(self) -> None:
         """Every thousand pages a writer makes a checkpoint."""
 
 
-class PostgresBooks:
-    """A private server, with a database that has the hosts; each measurement gets a clone of it."""
+class PostgresServer:
+    """A PostgreSQL with a production server's settings, and its databases."""
 
-    name = "postgresql"
-
-    def __init__(self, server: PrivatePostgres, template: str, administrator: asyncpg.Connection) -> None:
-        assert server.keeper is not None
-        self.spenders: Mapping[str, Spender] = {DATABASE: ProcessTree(server.keeper)}
-        self._server = server
-        self._template = template
-        self._administrator = administrator
+    def __init__(self, postgres: PrivatePostgres) -> None:
+        assert postgres.keeper is not None
+        self.spender: Spender = ProcessTree(postgres.keeper)
+        self._url = make_url(postgres.url)
         self._numbers = itertools.count(1)
 
     @asynccontextmanager
-    async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenedBooks]:
+    async def database(self, template: str = "template1") -> AsyncIterator[str]:
+        """The URL of a new copy of this database; it is empty if no other is named."""
         name = f"books_{next(self._numbers)}"
-        await self._administrator.execute(f"CREATE DATABASE {name} TEMPLATE {self._template}")
-        url = database_of(self._server, name)
+        await self._administer(f"CREATE DATABASE {name} TEMPLATE {template}")
         try:
-            async with closing(PlacementStore(url, pool_size=connections)) as store:
-                yield OpenedBooks(store, url)
-                await check(store)
+            yield self._url.set(database=name).render_as_string(hide_password=False)
         finally:
-            await self._administrator.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            await self._administer(f"DROP DATABASE {name} WITH (FORCE)")
 
     async def settle(self) -> None:
         """Write all dirty pages with a checkpoint; by itself the server does that minutes later."""
-        await self._administrator.execute("CHECKPOINT")
+        await self._administer("CHECKPOINT")
+
+    async def _administer(self, statement: str) -> None:
+        async with connected(self._url.render_as_string(hide_password=False)) as administrator:
+            await administrator.execute(statement)
+
+
+@asynccontextmanager
+async def postgres_server() -> AsyncIterator[PostgresServer]:
+    with PrivatePostgres(settings=PRODUCTION) as postgres:
+        yield PostgresServer(postgres)
+
+
+@asynccontextmanager
+async def new_database(postgres: PostgresServer | None = None) -> AsyncIterator[str]:
+    """The URL of an empty database there, or of a file of SQLite."""
+    if postgres is None:
+        with tempfile.TemporaryDirectory(prefix="moor-") as directory:
+            yield f"sqlite:///{Path(directory) / 'books.db'}"
+        return
+    async with postgres.database() as url:
+        yield url
+
+
+@asynccontextmanager
+async def filled(url: str, every: Sequence[ReportInventory]) -> AsyncIterator[PlacementStore]:
+    """Placement's tables, with these hosts on the books; audited at the end."""
+    await upgrade(url, WORKER)
+    async with closing(PlacementStore(url)) as store:
+        await fill(store, every)
+        if url.startswith("postgresql"):
+            await analyze(url)
+        yield store
+        await check(store)
+
+
+class PostgresBooks:
+    """A database that has the hosts, of which each measurement gets a clone."""
+
+    name = "postgresql"
+
+    def __init__(self, server: PostgresServer, template: str) -> None:
+        self.spenders: Mapping[str, Spender] = {DATABASE: server.spender}
+        self.settle = server.settle
+        self._server = server
+        self._template = template
+
+    @asynccontextmanager
+    async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenedBooks]:
+        async with (
+            self._server.database(self._template) as url,
+            closing(PlacementStore(url, pool_size=connections)) as store,
+        ):
+            yield OpenedBooks(store, url)
+            await check(store)
 
 
 @asynccontextmanager
 async def postgres_books() -> AsyncIterator[PostgresBooks]:
-    template = "hosts"
-    with PrivatePostgres(settings=PRODUCTION) as server:
-        async with connected(server, "postgres") as administrator:
-            await administrator.execute(f"CREATE DATABASE {template}")
-            url = database_of(server, template)
-            await upgrade(url, WORKER)
-            async with closing(PlacementStore(url)) as store:
-                await fill(store, reports())
-            async with connected(server, template) as there:
-                await there.execute("VACUUM ANALYZE")
-            yield PostgresBooks(server, template, administrator)
+    async with postgres_server() as server, server.database() as url:
+        async with filled(url, reports()):
+            """The template has the hosts; nothing may be connected to it when it is copied."""
+        yield PostgresBooks(server, str(make_url(url).database))
 
 
 async def check(store: PlacementStore) -> None:
@@ -152,18 +189,12 @@ async def handled(
     assert not isinstance(handler, ReadOnly | Weighed)
     async with store.transaction() as tx:
         said = await handler(batch, tx)
-    answers = [getattr(each, "message", None) for each in said]
-    if not all(map(_is_yes, answers)):
-        refused = next(answer for answer in answers if not _is_yes(answer))
-        raise WrongBooksError(f"refused: {refused}")
-
-
-def _is_yes(answer: Message | None) -> bool:
-    match answer:
-        case ClaimAnswered(verdict=Claimed()) | ReportAnswered(verdict=ReportAccepted()):
-            return True
-        case _:
-            return False
+    for answer in (getattr(each, "message", None) for each in said):
+        match answer:
+            case ClaimAnswered(verdict=Claimed()) | ReportAnswered(verdict=ReportAccepted()):
+                continue
+            case _:
+                raise WrongBooksError(f"refused: {answer}")
 
 
 async def fill(store: PlacementStore, every: Sequence[ReportInventory]) -> None:
@@ -176,23 +207,13 @@ async def fill(store: PlacementStore, every: Sequence[ReportInventory]) -> None:
         await feed.mark(1, (await feed.read()).cursor)
 
 
-@asynccontextmanager
-async def closing(store: PlacementStore) -> AsyncIterator[PlacementStore]:
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-def database_of(server: PrivatePostgres, name: str) -> str:
-    return make_url(server.url).set(database=name).render_as_string(hide_password=False)
+async def analyze(url: str) -> None:
+    async with connected(url) as connection:
+        await connection.execute("VACUUM ANALYZE")
 
 
 @asynccontextmanager
-async def connected(server: PrivatePostgres, database: str) -> AsyncIterator[asyncpg.Connection]:
-    url = make_url(database_of(server, database)).set(drivername="postgresql")
-    connection = await asyncpg.connect(url.render_as_string(hide_password=False))
-    try:
+async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    async with closing(await asyncpg.connect(plain)) as connection:
         yield connection
-    finally:
-        await connection.close()

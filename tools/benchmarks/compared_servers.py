@@ -3,23 +3,17 @@
 Only the measured server runs. Without PostgreSQL ours can run on SQLite.
 """
 
-import itertools
-import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
-from typing import Any, Protocol
+from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
 from msgspec import Struct
 
 from bus.messages.placement import ReportInventory
 from engine.inventories import ReportedProvider
-from kit.sql import upgrade
-from placement_worker.store_sql import PlacementStore
 from tests.placement_servers import PlacementServer, openstacks_server, our_server
-from tests.servers import PrivatePostgres
-from tools.benchmarks.books import PRODUCTION, WORKER, check, closing, connected, database_of, fill
+from tools.benchmarks.books import PostgresServer, analyze, connected, filled, new_database
 from tools.benchmarks.clouds import Cloud
 from tools.benchmarks.comparison_targets import OURS, THEIRS
 from tools.benchmarks.cpu import ProcessTree, Spender
@@ -37,101 +31,29 @@ class MeasuredServer(Struct, frozen=True):
     settle: Settle = at_once
 
 
-class Contender(Protocol):
-    def serving(self, cloud: Cloud) -> AbstractAsyncContextManager[MeasuredServer]: ...
-
-
-class PostgresServer:
-    """A PostgreSQL with a production server's settings, and its databases."""
-
-    def __init__(self, postgres: PrivatePostgres) -> None:
-        assert postgres.keeper is not None
-        self.postgres = postgres
-        self.spender: Spender = ProcessTree(postgres.keeper)
-        self._numbers = itertools.count(1)
-
-    @asynccontextmanager
-    async def database(self) -> AsyncIterator[str]:
-        """The name of a new, empty database."""
-        name = f"arena_{next(self._numbers)}"
-        await self._administer(f"CREATE DATABASE {name}")
-        try:
-            yield name
-        finally:
-            await self._administer(f"DROP DATABASE {name} WITH (FORCE)")
-
-    async def settle(self) -> None:
-        """Write all dirty pages with a checkpoint; by itself the server does that minutes later."""
-        await self._administer("CHECKPOINT")
-
-    async def _administer(self, statement: str) -> None:
-        async with connected(self.postgres, "postgres") as administrator:
-            await administrator.execute(statement)
+@asynccontextmanager
+async def ours(cloud: Cloud, postgres: PostgresServer | None = None) -> AsyncIterator[MeasuredServer]:
+    async with new_database(postgres) as url, filled(url, cloud.reports):
+        with our_server(url) as server:
+            yield _serving(OURS, postgres, server)
 
 
 @asynccontextmanager
-async def postgres_server() -> AsyncIterator[PostgresServer]:
-    with PrivatePostgres(settings=PRODUCTION) as postgres:
-        yield PostgresServer(postgres)
+async def openstacks(cloud: Cloud, postgres: PostgresServer) -> AsyncIterator[MeasuredServer]:
+    async with postgres.database() as url:
+        # The server inserts the names of classes and traits when it starts.
+        with openstacks_server(url) as server:
+            async with connected(url) as connection:
+                await _fill_tables(connection, cloud.reports)
+            await analyze(url)
+            yield _serving(THEIRS, postgres, server)
 
 
-class Ours:
-    def __init__(self, postgres_server: PostgresServer) -> None:
-        self._postgres_server = postgres_server
-
-    @asynccontextmanager
-    async def serving(self, cloud: Cloud) -> AsyncIterator[MeasuredServer]:
-        async with self._postgres_server.database() as name:
-            url = database_of(self._postgres_server.postgres, name)
-            await upgrade(url, WORKER)
-            async with closing(PlacementStore(url)) as store:
-                await fill(store, cloud.reports)
-                await _analyze(self._postgres_server, name)
-                with our_server(url) as server:
-                    yield _serving(OURS, self._postgres_server, server)
-                await check(store)
-
-
-class OursOnSqlite:
-    @asynccontextmanager
-    async def serving(self, cloud: Cloud) -> AsyncIterator[MeasuredServer]:
-        with tempfile.TemporaryDirectory(prefix="moor-") as directory:
-            url = f"sqlite:///{Path(directory) / 'books.db'}"
-            await upgrade(url, WORKER)
-            async with closing(PlacementStore(url)) as store:
-                await fill(store, cloud.reports)
-                with our_server(url) as server:
-                    yield MeasuredServer(OURS, server, {SERVER: ProcessTree(server.eldest)})
-                await check(store)
-
-
-class OpenStacks:
-    def __init__(self, postgres_server: PostgresServer) -> None:
-        self._postgres_server = postgres_server
-
-    @asynccontextmanager
-    async def serving(self, cloud: Cloud) -> AsyncIterator[MeasuredServer]:
-        async with self._postgres_server.database() as name:
-            # The server inserts the names of classes and traits when it starts.
-            with openstacks_server(database_of(self._postgres_server.postgres, name)) as server:
-                async with connected(self._postgres_server.postgres, name) as connection:
-                    await _fill_tables(connection, cloud.reports)
-                await _analyze(self._postgres_server, name)
-                yield _serving(THEIRS, self._postgres_server, server)
-
-
-def _serving(name: str, postgres_server: PostgresServer, server: PlacementServer) -> MeasuredServer:
-    return MeasuredServer(
-        name,
-        server,
-        {SERVER: ProcessTree(server.eldest), DATABASE: postgres_server.spender},
-        postgres_server.settle,
-    )
-
-
-async def _analyze(postgres_server: PostgresServer, database: str) -> None:
-    async with connected(postgres_server.postgres, database) as connection:
-        await connection.execute("VACUUM ANALYZE")
+def _serving(name: str, postgres: PostgresServer | None, server: PlacementServer) -> MeasuredServer:
+    spenders: dict[str, Spender] = {SERVER: ProcessTree(server.eldest)}
+    if postgres is None:
+        return MeasuredServer(name, server, spenders)
+    return MeasuredServer(name, server, {**spenders, DATABASE: postgres.spender}, postgres.settle)
 
 
 # Write OpenStack's tables directly: its API would take a hundred providers a second at best.

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from msgspec import Struct
-
-from tools.benchmarks.measuring import Result
+from tools.benchmarks.measuring import Covering, Result
 
 OURS, THEIRS = "moorage", "openstack"
 # The limit for an answer of a thousand candidates among ten thousand hosts.
@@ -12,17 +10,10 @@ CANDIDATES = {"cloud": "10,000 hosts", "limit": "1,000"}
 CANDIDATES_US_MAX = 12_000
 
 
-class Target(Struct, frozen=True):
+class Target(Covering, frozen=True):
     """For these results of a section: the least ratio of operations per second of CPU time."""
 
-    section: str
-    what: dict[str, frozenset[str]]
     times: float
-
-    def covers(self, result: Result) -> bool:
-        return result.section == self.section and all(
-            result.what.get(name) in values for name, values in self.what.items()
-        )
 
 
 _SEARCHES, _CLAIMS = "candidates over HTTP", "claims over HTTP"

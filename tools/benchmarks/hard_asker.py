@@ -4,6 +4,7 @@ STATUS`
 Stdin holds the request. The process ends when it is killed, when the server ends, or when an answer has another status.
 """
 
+import http.client
 import socket
 import sys
 
@@ -22,20 +23,11 @@ def _status(host: str, port: int, request: bytes) -> int:
     room = bytearray(_AT_ONCE)
     with socket.create_connection((host, port)) as connection:
         connection.sendall(request)
-        head = b""
-        while b"\r\n\r\n" not in head:
-            if not (more := connection.recv(_AT_ONCE)):
-                raise ConnectionError(f"the server closed the connection after {head!r}")
-            head += more
-        lines, _, body = head.partition(b"\r\n\r\n")
-        lengths = [line for line in lines.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-        length = int(lengths[0].split(b":")[1]) if lengths else 0
-        left = length - len(body)
-        while left > 0:
-            if not (count := connection.recv_into(room, min(left, _AT_ONCE))):
-                raise ConnectionError(f"the server closed the connection {left} bytes before the end")
-            left -= count
-    return int(head[9:12])
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        while answer.readinto(room):
+            pass
+        return answer.status
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import asyncio
 import itertools
 import json
 import random
-import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +18,7 @@ from tests.placement_servers import PlacementServer
 from tools.benchmarks.books import WrongBooksError
 from tools.benchmarks.clouds import Cloud
 from tools.benchmarks.http_client import HttpAnswer, HttpConnection, request
-from tools.benchmarks.measuring import Details, Work
+from tools.benchmarks.measuring import Details, Work, waits_of
 from tools.benchmarks.messages import PROJECT, USER
 from tools.benchmarks.roles import Handled
 
@@ -29,7 +28,6 @@ DECODED_EVERY = 25
 READERS = 2
 CLAIMERS = 8
 WRITES_A_S = 200
-MS_PER_S = 1e3
 
 _consumers = itertools.count(1)
 
@@ -105,7 +103,7 @@ class Claiming:
         async def work() -> Details:
             again_before = self._claims.asked_again
             waits = await _asked_by(self._clients, self._server, iter(orders), self._claims.ask)
-            return {**_waits(waits), "asked again": self._claims.asked_again - again_before}
+            return {**waits_of(waits), "asked again": self._claims.asked_again - again_before}
 
         return work
 
@@ -128,7 +126,7 @@ class Searching:
             granted_before = self._claims.granted
             self._answered = 0
             waits = await _asked_by(READERS, self._server, itertools.repeat(self._question, count), self._ask)
-            return {**_waits(waits), "claims beside": self._claims.granted - granted_before}
+            return {**waits_of(waits), "claims beside": self._claims.granted - granted_before}
 
         return work
 
@@ -213,14 +211,6 @@ async def _asked_by(
         for _ in range(clients):
             asking.create_task(client())
     return waits
-
-
-def _waits(waits: Sequence[float]) -> Details:
-    ordered = sorted(waits)
-    return {
-        "median wait ms": statistics.median(ordered) * MS_PER_S,
-        "p99 wait ms": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] * MS_PER_S,
-    }
 
 
 def _shown(answer: HttpAnswer) -> str:

@@ -9,7 +9,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ DATABASE = "database"
 # The load generator, where it is a process of its own: shown, but not counted.
 GENERATOR = "generator"
 
-US_PER_S = 1e6
+US_PER_S, MS_PER_S = 1e6, 1e3
 K = TypeVar("K")
 V = TypeVar("V")
 Details = Mapping[str, float]
@@ -117,10 +117,31 @@ class Result(Struct, frozen=True):
         return statistics.median(seen) if seen else None
 
 
+class Covering(Struct, frozen=True):
+    """Some results of a section: those with one of these values in each of these columns."""
+
+    section: str
+    what: dict[str, frozenset[str | int]]
+
+    def covers(self, result: Result) -> bool:
+        return result.section == self.section and all(
+            result.what.get(name) in values for name, values in self.what.items()
+        )
+
+
 # One run: does the work, and returns details for the report.
 Work = Callable[[], Awaitable[Details]]
 # Does deferred work now: its CPU time counts, but its duration does not.
 Settle = Callable[[], Awaitable[None]]
+
+
+def waits_of(waits_s: Sequence[float]) -> Details:
+    ordered = sorted(waits_s)
+    return {
+        "median wait ms": ordered[len(ordered) // 2] * MS_PER_S,
+        "p99 wait ms": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] * MS_PER_S,
+        "longest wait ms": ordered[-1] * MS_PER_S,
+    }
 
 
 async def at_once() -> None:

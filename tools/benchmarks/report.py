@@ -1,33 +1,27 @@
 """Results for people, as one table per section, and for programs, as JSON."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
 from tools.benchmarks.comparison_targets import targets_of
 from tools.benchmarks.machine import Machine
-from tools.benchmarks.measuring import BROKER, DATABASE, GENERATOR, Result
+from tools.benchmarks.measuring import BROKER, DATABASE, GENERATOR, Covering, Result
 from tools.benchmarks.section_beside import longest_waits
 from tools.benchmarks.section_libvirt import guest_costs
 from tools.benchmarks.section_ring import ring_times
 
+Column = Callable[[Result], str]
 
-class Budget(Struct, frozen=True):
+
+class Budget(Covering, frozen=True):
     """The most that an operation of these results may cost, for this kind of process; "python" means all of ours."""
 
-    section: str
-    what: dict[str, frozenset[str | int]]
     kind: str
     us_max: float
-
-    def covers(self, result: Result) -> bool:
-        return result.section == self.section and all(
-            result.what.get(name) in values for name, values in self.what.items()
-        )
 
     def least_us(self, result: Result) -> float:
         """The minimum of all runs: other processes only make it larger."""
@@ -93,18 +87,20 @@ def as_json(machine: Machine, results: Sequence[Result]) -> bytes:
 def _table(section: str, results: Sequence[Result]) -> Table:
     table = Table(title=section, title_justify="left", show_edge=False)
     names = list(dict.fromkeys(name for result in results for name in result.what))
-    columns = [column for column in _COLUMNS if any(column(result) for result in results)]
+    columns = {title: each for title, each in _COLUMNS.items() if any(each(result) for result in results)}
     for name in names:
         table.add_column(name, justify="left" if isinstance(results[0].what[name], str) else "right")
-    for column in columns:
-        table.add_column(_COLUMNS[column], justify="right", no_wrap=True)
+    for title in columns:
+        table.add_column(title, justify="right", no_wrap=True)
     last: Any = None
     for result in results:
         # A line between groups of rows: those that differ in more than the last column.
         if last is not None and last != [result.what[name] for name in names[:-1]]:
             table.add_section()
         last = [result.what[name] for name in names[:-1]]
-        table.add_row(*(str(result.what[name]) for name in names), *(column(result) for column in columns))
+        table.add_row(
+            *(str(result.what[name]) for name in names), *(each(result) for each in columns.values())
+        )
     return table
 
 
@@ -113,54 +109,14 @@ def _us(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def _generator(result: Result) -> str:
-    return _us(result.us(GENERATOR)) if GENERATOR in result.kinds else ""
-
-
 def _python(result: Result) -> str:
     parts = [kind for kind in result.kinds if kind not in (BROKER, DATABASE, GENERATOR)]
-    if not parts:
-        return ""
     split = "" if len(parts) == 1 else f" ({' + '.join(_us(result.us(kind)) for kind in parts)})"
-    return f"{_us(result.python_us)}{split}"
-
-
-def _broker(result: Result) -> str:
-    return _us(result.us(BROKER)) if BROKER in result.kinds else ""
-
-
-def _database(result: Result) -> str:
-    return _us(result.us(DATABASE)) if DATABASE in result.kinds else ""
-
-
-def _total(result: Result) -> str:
-    return _us(result.total_us) if result.total_us else ""
+    return f"{_us(result.python_us)}{split}" if parts else ""
 
 
 def _range(result: Result) -> str:
     return f"{_us(min(result.totals_us))}-{_us(max(result.totals_us))}" if result.total_us else ""
-
-
-def _rate(result: Result) -> str:
-    return f"{result.rate:,.0f}" if result.rate >= 10 else f"{result.rate:.1f}"
-
-
-def _ours(result: Result) -> str:
-    return f"{result.ours:.0%}"
-
-
-def _others(result: Result) -> str:
-    return f"{result.others:.0%}"
-
-
-def _wait(result: Result) -> str:
-    waited_ms = result.detail("median wait ms")
-    return "" if waited_ms is None else f"{waited_ms:.1f}"
-
-
-def _longest(result: Result) -> str:
-    waited_ms = result.detail("p99 wait ms")
-    return "" if waited_ms is None else f"{waited_ms:.1f}"
 
 
 def _slowest(result: Result) -> str:
@@ -175,38 +131,31 @@ def _beside(result: Result) -> str:
     return "" if rate is None or cost_us is None else f"{rate:.0f} ({_us(cost_us)})"
 
 
-def _seconds(result: Result) -> str:
-    seconds = result.detail("seconds")
-    return "" if seconds is None else f"{seconds:.1f}"
+def _of(kind: str) -> Column:
+    return lambda result: _us(result.us(kind)) if kind in result.kinds else ""
 
 
-def _owners(result: Result) -> str:
-    seconds = result.detail("new owners s")
-    return "" if seconds is None else f"{seconds:.1f}"
+def _detail(name: str, form: str = ".1f") -> Column:
+    return lambda result: "" if (seen := result.detail(name)) is None else f"{seen:{form}}"
 
 
-def _again(result: Result) -> str:
-    asked_again = result.detail("asked again")
-    return "" if asked_again is None else f"{asked_again:.0f}"
-
-
-_COLUMNS = {
-    _generator: "client, apart",
-    _python: "python",
-    _broker: "broker",
-    _database: "database",
-    _total: "total µs",
-    _range: "range",
-    _rate: "a second",
-    _wait: "wait ms",
-    _longest: "p99 ms",
-    _slowest: "longest ms, best run",
-    _beside: "claims/s beside (µs)",
-    _again: "asked again",
-    _owners: "new owners after s",
-    _seconds: "done after s",
-    _ours: "ours",
-    _others: "others",
+_COLUMNS: Mapping[str, Column] = {
+    "client, apart": _of(GENERATOR),
+    "python": _python,
+    "broker": _of(BROKER),
+    "database": _of(DATABASE),
+    "total µs": lambda result: _us(result.total_us) if result.total_us else "",
+    "range": _range,
+    "a second": lambda result: f"{result.rate:,.0f}" if result.rate >= 10 else f"{result.rate:.1f}",
+    "wait ms": _detail("median wait ms"),
+    "p99 ms": _detail("p99 wait ms"),
+    "longest ms, best run": _slowest,
+    "claims/s beside (µs)": _beside,
+    "asked again": _detail("asked again", ".0f"),
+    "new owners after s": _detail("new owners s"),
+    "done after s": _detail("seconds"),
+    "ours": lambda result: f"{result.ours:.0%}",
+    "others": lambda result: f"{result.others:.0%}",
 }
 
 

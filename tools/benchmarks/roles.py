@@ -2,13 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TypeVar
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeVar
 
 from bus.broker import Broker
-from bus.memory import MemoryBroker
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReportInventory
-from bus.unix_socket.server import serve_unix
 from bus.workers.consuming import Subscription
 from bus.workers.handling import Answer, ReadOnly, Received, Said
 from bus.workers.station import Station
@@ -18,10 +16,9 @@ from kit.process import Part, run_until
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_sql import PlacementStore
 from placement_worker.wiring import placement_parts
+from tools.benchmarks.remote_role import Seen
 
 DRAIN_S_MAX = 20.0
-
-T = TypeVar("T")
 
 
 class Handled:
@@ -37,13 +34,28 @@ class Handled:
         if self._count >= self._enough:
             self._reached.set()
 
-    async def until(self, count: int) -> None:
+    async def until(self, count: int) -> Sequence[Seen]:
         """Wait for this many in all, since the start."""
         self._enough = count
-        if self._count >= count:
-            return
-        self._reached.clear()
-        await self._reached.wait()
+        if self._count < count:
+            self._reached.clear()
+            await self._reached.wait()
+        return ()
+
+
+class Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+@asynccontextmanager
+async def closing(what: C) -> AsyncIterator[C]:
+    try:
+        yield what
+    finally:
+        await what.close()
 
 
 class _NoStore:
@@ -67,6 +79,12 @@ async def running(*parts: Part) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
+async def asker(broker: Broker, **settings: Any) -> AsyncIterator[Station]:
+    async with closing(Station(broker, "client", asks=True, **settings)) as client, running(client):
+        yield client
+
+
+@asynccontextmanager
 async def reader(broker: Broker) -> AsyncIterator[Handled]:
     """Takes reports from placement's queue, and ignores them."""
     handled = Handled()
@@ -75,14 +93,10 @@ async def reader(broker: Broker) -> AsyncIterator[Handled]:
         handled.add(len(reports))
         return ()
 
-    station = Station(broker, "reader")
-    try:
-        async with running(
-            Worker(station, Subscription("placement.work", {ReportInventory: on_reports}, _NoStore()))
-        ):
+    async with closing(Station(broker, "reader")) as station:
+        taking = Subscription("placement.work", {ReportInventory: on_reports}, _NoStore())
+        async with running(Worker(station, taking)):
             yield handled
-    finally:
-        await station.close()
 
 
 @asynccontextmanager
@@ -97,30 +111,17 @@ async def granting_placement(broker: Broker) -> AsyncIterator[Handled]:
             for ask in asks
         ]
 
-    station = Station(broker, "yes-sayer")
-    worker = Worker(
-        station, Subscription("placement.claims", {ClaimResources: ReadOnly(on_claims)}, _NoStore())
-    )
-    try:
-        async with running(worker):
+    async with closing(Station(broker, "yes-sayer")) as station:
+        taking = Subscription("placement.claims", {ClaimResources: ReadOnly(on_claims)}, _NoStore())
+        async with running(Worker(station, taking)):
             yield handled
-    finally:
-        await station.close()
 
 
 @asynccontextmanager
 async def placement(broker: Broker, store: PlacementStore) -> AsyncIterator[None]:
     """The real placement worker, with the feed of changes and all its other parts."""
-    station = Station(broker, "placement")
-    try:
-        async with running(*placement_parts((station,), store, PlacementSettings())):
-            yield
-    finally:
-        await station.close()
-
-
-@asynccontextmanager
-async def broker_at_socket(path: str) -> AsyncIterator[None]:
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(serve_unix(MemoryBroker(), path))
+    async with (
+        closing(Station(broker, "placement")) as station,
+        running(*placement_parts((station,), store, PlacementSettings())),
+    ):
         yield

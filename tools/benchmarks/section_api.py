@@ -5,19 +5,15 @@ measured separately first, subtracted from the cost of the searches, and shown b
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 from msgspec import Struct, structs
 
+from tools.benchmarks.books import postgres_server
 from tools.benchmarks.clouds import Cloud, hosts_alone, trees
-from tools.benchmarks.compared_servers import (
-    Contender,
-    MeasuredServer,
-    OpenStacks,
-    Ours,
-    OursOnSqlite,
-    postgres_server,
-)
+from tools.benchmarks.compared_servers import MeasuredServer, openstacks, ours
 from tools.benchmarks.comparison_targets import OURS, THEIRS
 from tools.benchmarks.cpu import OneProcess, Spender
 from tools.benchmarks.http_load import CLAIMERS, WRITES_A_S, Claiming, Claims, Searching, writing
@@ -55,35 +51,35 @@ def plan_without_servers() -> Plan:
 
 async def api_section(effort: Effort) -> list[Result]:
     if not effort.servers:
-        return await _measure(OursOnSqlite(), plan_without_servers(), effort)
+        return await _measure(ours, plan_without_servers(), effort)
     results: list[Result] = []
-    async with postgres_server() as ring:
+    async with postgres_server() as postgres:
         for plan in plans():
-            theirs = await _measure(OpenStacks(ring), plan, effort)
-            ours = await _measure(Ours(ring), plan, effort)
-            results += [result for pair in zip(theirs, ours, strict=True) for result in pair]
+            pair = [
+                await _measure(partial(serving, postgres=postgres), plan, effort)
+                for serving in (openstacks, ours)
+            ]
+            results += [result for both in zip(*pair, strict=True) for result in both]
     return results
 
 
-async def _measure(contender: Contender, plan: Plan, effort: Effort) -> list[Result]:
-    async with contender.serving(plan.cloud) as serving:
+async def _measure(
+    contender: Callable[[Cloud], AbstractAsyncContextManager[MeasuredServer]], plan: Plan, effort: Effort
+) -> list[Result]:
+    async with contender(plan.cloud) as serving:
         claims = Claims(serving.server, plan.cloud)
         claimed = [await _claims(serving, plan, claims, meeting_on, effort) for meeting_on in plan.claimed_on]
         claimed.append(await _claims(serving, plan, claims, plan.claimed_on[0], effort, clients=1))
         async with writing(serving.server, claims, plan.cloud.claimable):
             claimed.append(await _paced(serving, plan, claims, effort))
             # The cost of a claim depends on how many share a transaction: never subtract more than it may have been.
-            cheapest = min(claimed, key=_total_us)
+            cheapest = min(claimed, key=lambda result: result.total_us)
             searched = [
                 without_claims(await _searches(serving, plan, claims, limit, effort), cheapest)
                 for limit in plan.limits
             ]
         await claims.check()
     return claimed + searched
-
-
-def _total_us(result: Result) -> float:
-    return result.total_us
 
 
 async def _claims(

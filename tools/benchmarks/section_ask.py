@@ -6,7 +6,7 @@ The client asks and listens as a scheduler does: a claim is done when it is gran
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from functools import partial
 
 from bus.messages.placement import ProvidersChanged
@@ -17,7 +17,7 @@ from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
 from tools.benchmarks.cpu import OneProcess, Spender
 from tools.benchmarks.measuring import GENERATOR, Details, Effort, Result, Work, measured
 from tools.benchmarks.remote_role import remote_role
-from tools.benchmarks.roles import Handled, placement, running
+from tools.benchmarks.roles import Handled, asker, placement
 from tools.benchmarks.section_bus import ASKS_IN_FLIGHT, asking
 
 # Claims per call, and how many make a run of a second or two.
@@ -28,15 +28,11 @@ PATIENCE_S = 60.0
 async def ask_section(effort: Effort) -> list[Result]:
     results: list[Result] = []
     async with AsyncExitStack() as stack:
-
-        async def opened(what: AbstractAsyncContextManager[Bus]) -> Bus:
-            return await stack.enter_async_context(what)
-
-        memory = await opened(memory_bus())
+        memory = await stack.enter_async_context(memory_bus())
         results += await _claims(memory, SqliteBooks(), 1, effort)
         if effort.servers:
             postgres = await stack.enter_async_context(postgres_books())
-            rabbitmq = await opened(rabbitmq_bus())
+            rabbitmq = await stack.enter_async_context(rabbitmq_bus())
             for processes in (1, 2):
                 results += await _claims(rabbitmq, postgres, processes, effort)
     return results
@@ -45,28 +41,29 @@ async def ask_section(effort: Effort) -> list[Result]:
 async def _claims(bus: Bus, books: Books, processes: int, effort: Effort) -> list[Result]:
     results = []
     for batch, usual in effort.some(CALLS).items():
-        async with books.opened() as opened, _placement(bus, opened, processes) as ours:
-            client = Station(bus.broker, "client", asks=True)
-            try:
-                async with running(client), _hearing(client) as heard:
-                    results.append(
-                        await measured(
-                            "claims over the bus",
-                            {
-                                "broker": bus.name,
-                                "store": books.name,
-                                "processes": processes,
-                                "claims a call": batch,
-                            },
-                            {**ours, **bus.spenders, **books.spenders},
-                            operations=effort.operations(usual, batch),
-                            effort=effort,
-                            prepare=partial(heard.prepare, client, batch),
-                            settle=books.settle,
-                        )
-                    )
-            finally:
-                await client.close()
+        what: dict[str, str | int] = {
+            "broker": bus.name,
+            "store": books.name,
+            "processes": processes,
+            "claims a call": batch,
+        }
+        async with (
+            books.opened() as opened,
+            _placement(bus, opened, processes) as ours,
+            asker(bus.broker) as client,
+            _hearing(client) as heard,
+        ):
+            results.append(
+                await measured(
+                    "claims over the bus",
+                    what,
+                    {**ours, **bus.spenders, **books.spenders},
+                    operations=effort.operations(usual, batch),
+                    effort=effort,
+                    prepare=partial(heard.prepare, client, batch),
+                    settle=books.settle,
+                )
+            )
     return results
 
 

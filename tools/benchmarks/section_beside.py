@@ -8,7 +8,6 @@ import asyncio
 import itertools
 import os
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,9 +20,7 @@ from bus.messages.placement import ClaimAnswered
 from bus.settings import BusSettings
 from bus.workers.station import Station
 from engine.refusals import Claimed, TooCostly
-from kit.sql import upgrade
 from kit.times import now
-from placement_worker.store_sql import PlacementStore
 from tests.contracts.placement_orders import a_claim, a_share, amounts, consumer, provider
 from tests.hostile_requests import (
     Hostile,
@@ -36,15 +33,15 @@ from tests.hostile_requests import (
 )
 from tests.placement_servers import PlacementServer, our_server
 from tests.varied import varied
-from tools.benchmarks.books import WORKER, WrongBooksError, check, closing, database_of, fill
+from tools.benchmarks.books import WrongBooksError, filled, new_database, postgres_server
 from tools.benchmarks.brokers import Bus, rabbitmq_bus, unix_bus
-from tools.benchmarks.compared_servers import PostgresServer, postgres_server
 from tools.benchmarks.cpu import OneProcess
 from tools.benchmarks.http_client import HttpConnection, request
 from tools.benchmarks.http_load import GRANTED, OK
-from tools.benchmarks.measuring import GENERATOR, Details, Effort, Result, Work, measured
+from tools.benchmarks.measuring import GENERATOR, Details, Effort, Result, Work, measured, waits_of
 from tools.benchmarks.messages import CELL
 from tools.benchmarks.remote_role import remote_role
+from tools.benchmarks.roles import asker
 
 SECTION = "waits beside hard questions"
 HOSTS = 5_000
@@ -53,7 +50,6 @@ ASKED_EVERY_S = 0.01
 # How long a costly question runs before the first measurement.
 HEAD_START_S = 0.5
 WAITS = 300
-MS_PER_S = 1e3
 # The promised limit.
 WAIT_MS_MAX = 200.0
 # No question is repeated.
@@ -67,29 +63,14 @@ Ask = Callable[[], Awaitable[None]]
 async def beside_section(effort: Effort) -> list[Result]:
     results: list[Result] = []
     async with AsyncExitStack() as stack:
-        ring = await stack.enter_async_context(postgres_server()) if effort.servers else None
-        for kind in (None, ring) if ring else (None,):
-            async with _books(kind, HOSTS if effort.servers else 50) as url:
+        postgres = await stack.enter_async_context(postgres_server()) if effort.servers else None
+        hosts = many_hosts(HOSTS if effort.servers else 50, CELL)
+        for kind in (None, postgres) if postgres else (None,):
+            async with new_database(kind) as url, filled(url, (*hard_worlds(CELL), *hosts)):
                 results += await _over_http(url, effort)
                 bus = await stack.enter_async_context(rabbitmq_bus() if kind else unix_bus())
                 results += await _over_the_bus(bus, url, effort)
     return results
-
-
-@asynccontextmanager
-async def _books(ring: PostgresServer | None, hosts: int) -> AsyncIterator[str]:
-    """The URL of a database with the providers for the costly questions, and many hosts; audited at the end."""
-    async with AsyncExitStack() as stack:
-        if ring is None:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-"))
-            url = f"sqlite:///{Path(directory) / 'books.db'}"
-        else:
-            url = database_of(ring.postgres, await stack.enter_async_context(ring.database()))
-        await upgrade(url, WORKER)
-        async with closing(PlacementStore(url)) as store:
-            await fill(store, (*hard_worlds(CELL), *many_hosts(hosts, CELL)))
-            yield url
-            await check(store)
 
 
 # Over HTTP
@@ -102,33 +83,26 @@ async def _over_http(url: str, effort: Effort) -> list[Result]:
     results = []
     with our_server(url) as server:
         # The first question makes the server read all providers.
-        await _once(server, "/resource_providers")
+        async with HttpConnection(server) as connection:
+            await _ask(connection, request("GET", "/resource_providers"), OK)
         for name, questions in some.items():
             async with asked_over_http(server, questions), HttpConnection(server) as connection:
                 for asked, ask in (
-                    ("GET /", partial(_ask_for_root, connection)),
+                    ("GET /", partial(_ask, connection, request("GET", "/"), OK)),
                     ("claim", partial(_claim_over_http, connection)),
                 ):
                     results.append(await _waits(_what(url, "HTTP", asked, name), ask, effort))
     return results
 
 
-async def _once(server: PlacementServer, target: str) -> None:
-    async with HttpConnection(server) as connection:
-        if (answer := await connection.ask(request("GET", target))).status != OK:
-            raise WrongBooksError(f"GET {target} was answered {answer.status}")
-
-
-async def _ask_for_root(connection: HttpConnection) -> None:
-    if (answer := await connection.ask(request("GET", "/"))).status != OK:
-        raise WrongBooksError(f"GET / was answered {answer.status}")
+async def _ask(connection: HttpConnection, order: bytes, wanted: int) -> None:
+    if (answer := await connection.ask(order)).status != wanted:
+        raise WrongBooksError(f"{order[:60]!r} was answered {answer.status}: {answer.body[:500]!r}")
 
 
 async def _claim_over_http(connection: HttpConnection) -> None:
-    number = next(_consumers)
-    order = request("PUT", f"/allocations/{provider(f'consumer-{number}')}", claim_body("many-1"))
-    if (answer := await connection.ask(order)).status != GRANTED:
-        raise WrongBooksError(f"a claim was answered {answer.status}: {answer.body[:500]!r}")
+    target = f"/allocations/{provider(f'consumer-{next(_consumers)}')}"
+    await _ask(connection, request("PUT", target, claim_body("many-1")), GRANTED)
 
 
 @asynccontextmanager
@@ -169,7 +143,11 @@ async def _over_the_bus(bus: Bus, url: str, effort: Effort) -> list[Result]:
     beside: dict[str, Sequence[Message]] = {name: (each,) for name, each in hard.items()}
     some = effort.some({NOTHING: (), **beside, ALL_AT_ONCE: (*hard.values(),)})
     results = []
-    async with remote_role("placement", bus.url, url), _client(bus) as client, _client(bus) as other:
+    async with (
+        remote_role("placement", bus.url, url),
+        asker(bus.broker, settings=_PATIENT) as client,
+        asker(bus.broker, settings=_PATIENT) as other,
+    ):
         for name, questions in some.items():
             async with _asked_over_the_bus(other, questions):
                 results.append(
@@ -178,18 +156,6 @@ async def _over_the_bus(bus: Bus, url: str, effort: Effort) -> list[Result]:
                     )
                 )
     return results
-
-
-@asynccontextmanager
-async def _client(bus: Bus) -> AsyncIterator[Station]:
-    client = Station(bus.broker, "client", settings=_PATIENT, asks=True)
-    running = asyncio.create_task(client.run())
-    try:
-        yield client
-    finally:
-        await client.stop()
-        await running
-        await client.close()
 
 
 async def _claim_over_the_bus(client: Station) -> None:
@@ -248,12 +214,7 @@ def _asking(ask: Ask, count: int) -> Work:
             await ask()
             waits_s.append(time.perf_counter() - began)
             await asyncio.sleep(max(0.0, ASKED_EVERY_S - waits_s[-1]))
-        ordered = sorted(waits_s)
-        return {
-            "median wait ms": ordered[count // 2] * MS_PER_S,
-            "p99 wait ms": ordered[min(count - 1, count * 99 // 100)] * MS_PER_S,
-            "longest wait ms": ordered[-1] * MS_PER_S,
-        }
+        return waits_of(waits_s)
 
     return work
 

@@ -23,7 +23,7 @@ from tools.benchmarks.cpu import OneProcess, Spender
 from tools.benchmarks.measuring import Details, Effort, Result, Work, measured
 from tools.benchmarks.messages import HOST_IDS, batches_of, claims, reports
 from tools.benchmarks.remote_role import remote_role
-from tools.benchmarks.roles import granting_placement, reader, running
+from tools.benchmarks.roles import asker, closing, granting_placement, reader
 
 # Items per parcel, and how many messages make a run of a second or two.
 PARCELS = {1: 5_000, 50: 40_000, 200: 80_000}
@@ -36,7 +36,7 @@ ASKS_IN_FLIGHT = 4
 
 
 class Worked(Protocol):
-    async def until(self, count: int) -> None: ...
+    async def until(self, count: int) -> object: ...
 
 
 async def bus_section(effort: Effort) -> list[Result]:
@@ -60,8 +60,8 @@ async def _one_way(bus: Bus, effort: Effort) -> list[Result]:
     async with _worker("reader", bus) as (worked, worker):
         sent = _Sent(worked)
         for items, usual in effort.some(PARCELS).items():
-            station = Station(bus.broker, "publisher", settings=varied(BusSettings(), PARCEL_ITEMS_MAX=items))
-            try:
+            settings = varied(BusSettings(), PARCEL_ITEMS_MAX=items)
+            async with closing(Station(bus.broker, "publisher", settings=settings)) as station:
                 results.append(
                     await measured(
                         "bus, one way",
@@ -72,8 +72,6 @@ async def _one_way(bus: Bus, effort: Effort) -> list[Result]:
                         prepare=partial(sent.prepare, station),
                     )
                 )
-            finally:
-                await station.close()
     return results
 
 
@@ -91,7 +89,7 @@ class _Sent:
     async def _send(self, station: Station, outgoing: list[Outgoing]) -> Details:
         publisher, parcels_before = station.publisher, station.publisher.sender.parcels_sent
         self._sent += len(outgoing)
-        reached = asyncio.create_task(self._worked.until(self._sent))
+        reached = asyncio.ensure_future(self._worked.until(self._sent))
         unconfirmed: deque[asyncio.Future[None]] = deque()
         for start in range(0, len(outgoing), SAID_AT_ONCE):
             unconfirmed.append(publisher.send_all(outgoing[start : start + SAID_AT_ONCE]))
@@ -106,25 +104,20 @@ class _Sent:
 
 
 async def _there_and_back(bus: Bus, effort: Effort) -> list[Result]:
-    client = Station(bus.broker, "client", asks=True)
-    async with _worker("yes-sayer", bus) as (_, worker):
-        try:
-            async with running(client):
-                return [
-                    await measured(
-                        "bus, asked and answered",
-                        {"broker": bus.name, "questions a call": batch, "calls in flight": in_flight},
-                        _processes("asker", "answerer", worker, bus),
-                        operations=effort.operations(usual // (4 if in_flight == 1 else 1), batch),
-                        effort=effort,
-                        prepare=partial(asking, client, batch, in_flight),
-                    )
-                    for batch, usual in effort.some(QUESTIONS).items()
-                    # A single question at a time shows how long a caller waits on an idle bus.
-                    for in_flight in ((1, ASKS_IN_FLIGHT) if batch == 1 else (ASKS_IN_FLIGHT,))
-                ]
-        finally:
-            await client.close()
+    async with _worker("yes-sayer", bus) as (_, worker), asker(bus.broker) as client:
+        return [
+            await measured(
+                "bus, asked and answered",
+                {"broker": bus.name, "questions a call": batch, "calls in flight": in_flight},
+                _processes("asker", "answerer", worker, bus),
+                operations=effort.operations(usual // (4 if in_flight == 1 else 1), batch),
+                effort=effort,
+                prepare=partial(asking, client, batch, in_flight),
+            )
+            for batch, usual in effort.some(QUESTIONS).items()
+            # A single question at a time shows how long a caller waits on an idle bus.
+            for in_flight in ((1, ASKS_IN_FLIGHT) if batch == 1 else (ASKS_IN_FLIGHT,))
+        ]
 
 
 def asking(client: Station, batch: int, in_flight: int, count: int) -> Work:

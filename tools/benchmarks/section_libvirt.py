@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from bus.workers.station import Station
@@ -28,6 +28,7 @@ from tools.benchmarks.brokers import Bus, unix_bus
 from tools.benchmarks.cpu import OneProcess, ProcessTree, Spender
 from tools.benchmarks.measuring import BROKER, GENERATOR, Details, Effort, Result, Run, measured_once
 from tools.benchmarks.messages import CELL
+from tools.benchmarks.remote_role import ended
 
 SECTION = "real guests"
 GUESTS = 10
@@ -54,13 +55,10 @@ class GuestProcesses:
 
     def spent_s(self) -> float:
         spent_s = 0.0
-        for pid in self._server.processes():
-            if pid != self._daemon:
-                try:
-                    spent_s += process_cpu_s(pid)
-                except OSError:
-                    # It has ended meanwhile.
-                    continue
+        for pid in {*self._server.processes()} - {self._daemon}:
+            # It may have ended meanwhile.
+            with suppress(OSError):
+                spent_s += process_cpu_s(pid)
         return spent_s
 
 
@@ -158,13 +156,7 @@ async def _compute(bus: Bus, folder: Path, server: PrivateLibvirtd) -> AsyncIter
         yield process.pid
     finally:
         process.terminate()
-        try:
-            async with asyncio.timeout(30):
-                await process.wait()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+        await ended(process)
 
 
 def guest_costs(results: Sequence[Result]) -> list[str]:

@@ -7,18 +7,14 @@ that Ironic's REST API has no part in the figures.
 
 import asyncio
 import os
-import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import msgspec
 from msgspec import Struct, structs
 
 from bus.broker import Broker
@@ -30,9 +26,8 @@ from kit.sql import upgrade
 from laboratory.ironic import SimulatedIronic, available_nodes
 from placement_worker.store_sql import PlacementStore
 from scheduler_worker.store_sql import SchedulerStore
-from tools.benchmarks.books import WrongBooksError, check, closing, database_of
+from tools.benchmarks.books import PostgresServer, WrongBooksError, check, new_database, postgres_server
 from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
-from tools.benchmarks.compared_servers import PostgresServer, postgres_server
 from tools.benchmarks.cpu import OneProcess, Spender
 from tools.benchmarks.measuring import (
     DATABASE,
@@ -44,11 +39,12 @@ from tools.benchmarks.measuring import (
     Work,
     at_once,
     measured,
+    waits_of,
 )
 from tools.benchmarks.messages import CELL
-from tools.benchmarks.node_roles import Seen, daemon, scheduler
-from tools.benchmarks.remote_role import remote_role
-from tools.benchmarks.roles import placement
+from tools.benchmarks.node_roles import daemon, scheduler
+from tools.benchmarks.remote_role import Seen, remote_role
+from tools.benchmarks.roles import closing, placement
 
 SECTION = "events of nodes"
 ROOMS = ("placement_worker", "scheduler_worker", "ironic_sync")
@@ -58,14 +54,10 @@ EVENTS = 5_000
 EMBEDDED_RATE, SERVERS_RATE = 100, 500
 SCHEDULERS = 2
 RUNS = 5
-MS_PER_S = 1e3
 PATIENCE_S = 120.0
 # A picture without changes for this long has missed those that it does not have.
 QUIET_S = 2.0
 LOOK_S = 0.02
-_ROOT = Path(__file__).parents[2]
-_LINE_BYTES_MAX = 2**26
-_END_S_MAX = 30.0
 
 # The changes of a picture since the last call, once there were this many in all (0: at once).
 Until = Callable[[int], Awaitable[Sequence[Seen]]]
@@ -220,15 +212,6 @@ def _waits(flips: Sequence[Flip], sent_at_s: Sequence[float], seen: Sequence[See
     return waits_s[::-1]
 
 
-def waits_of(waits_s: Sequence[float]) -> Details:
-    ordered = sorted(waits_s)
-    return {
-        "median wait ms": ordered[len(ordered) // 2] * MS_PER_S,
-        "p99 wait ms": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] * MS_PER_S,
-        "longest wait ms": ordered[-1] * MS_PER_S,
-    }
-
-
 # All in this process
 
 
@@ -240,16 +223,16 @@ class Stores(Struct, frozen=True):
 
 @asynccontextmanager
 async def sqlite_stores() -> AsyncIterator[Stores]:
-    with tempfile.TemporaryDirectory(prefix="moor-") as directory:
-        url = f"sqlite:///{Path(directory) / 'moor.db'}"
+    async with new_database() as url:
         for room in ROOMS:
             await upgrade(url, room)
-        stores = PlacementStore(url), SchedulerStore(url), IronicStore(url)
-        try:
-            yield Stores(*stores)
-        finally:
-            for store in stores:
-                await store.close()
+        async with (
+            closing(PlacementStore(url)) as books,
+            closing(SchedulerStore(url)) as rows,
+            closing(IronicStore(url)) as nodes,
+        ):
+            yield Stores(books, rows, nodes)
+            await check(books)
 
 
 @asynccontextmanager
@@ -259,15 +242,13 @@ async def _embedded(effort: Effort) -> AsyncIterator[Events]:
         bus = await stack.enter_async_context(memory_bus())
         publish = await stack.enter_async_context(publishing(bus.broker))
         await stack.enter_async_context(placement(bus.broker, stores.placement))
-        picture = await stack.enter_async_context(scheduler(bus.broker, stores.scheduler, "scheduler"))
+        changes = await stack.enter_async_context(scheduler(bus.broker, stores.scheduler, "scheduler"))
         await stack.enter_async_context(daemon(bus.broker, stores.ironic, "d1"))
         flips = Flips(NODES if effort.servers else 20)
         here = {"all in one process": OneProcess(os.getpid())}
-        events = Events(flips, publish, (picture.until,), here)
+        events = Events(flips, publish, (changes.until,), here)
         await events.begin()
         yield events
-        if contradictions := await stores.placement.audit():
-            raise WrongBooksError(f"contradictions in the books: {contradictions[:10]}")
 
 
 @asynccontextmanager
@@ -291,18 +272,17 @@ async def publishing(broker: Broker) -> AsyncIterator[Callable[[bytes], Awaitabl
 
 async def _on_servers(bus: Bus, ring: PostgresServer, effort: Effort) -> Result:
     what: dict[str, str | int] = {"broker": bus.name, "store": "postgresql", "a second": SERVERS_RATE}
-    async with ring.database() as name, AsyncExitStack() as stack:
-        url = database_of(ring.postgres, name)
+    async with ring.database() as url, AsyncExitStack() as stack:
         for room in ROOMS:
             await upgrade(url, room)
         publish = await stack.enter_async_context(publishing(bus.broker))
         placing = await stack.enter_async_context(remote_role("placement", bus.url, url))
         schedulers = [
-            await stack.enter_async_context(role_apart("scheduler", bus.url, url, f"scheduler-{number}"))
+            await stack.enter_async_context(remote_role("scheduler", bus.url, url, f"scheduler-{number}"))
             for number in range(SCHEDULERS)
         ]
-        keeping = await stack.enter_async_context(role_apart("daemon", bus.url, url, "d1"))
-        spenders = {
+        keeping = await stack.enter_async_context(remote_role("daemon", bus.url, url, "d1"))
+        spenders: dict[str, Spender] = {
             GENERATOR: OneProcess(os.getpid()),
             "daemon": keeping.spender,
             "placement": placing.spender,
@@ -327,50 +307,3 @@ class ProcessGroup:
 
     def spent_s(self) -> float:
         return sum(each.spent_s() for each in self._spenders)
-
-
-class RoleApart:
-    """A process of node_roles.py, as the benchmark controls it."""
-
-    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.spender = OneProcess(process.pid)
-        self._name = name
-
-    async def until(self, count: int) -> Sequence[Seen]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{count}\n".encode())
-        return msgspec.json.decode(await self.line(), type=list[Seen])
-
-    async def line(self) -> bytes:
-        assert self.process.stdout is not None
-        if not (line := await self.process.stdout.readline()):
-            raise RuntimeError(f"the process of {self._name} has ended")
-        return line
-
-
-@asynccontextmanager
-async def role_apart(
-    role: str, bus: str, database: str, name: str, ironic: str = ""
-) -> AsyncIterator[RoleApart]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tools.benchmarks.node_roles", role, bus, database, name, ironic),
-        cwd=_ROOT,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=_LINE_BYTES_MAX,
-    )
-    assert process.stdin is not None
-    try:
-        here = RoleApart(name, process)
-        await here.line()
-        yield here
-    finally:
-        process.stdin.close()
-        try:
-            async with asyncio.timeout(_END_S_MAX):
-                await process.wait()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()

@@ -25,16 +25,15 @@ from kit.process import run_until
 from kit.sql import upgrade
 from laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
 from placement_worker.store_sql import PlacementStore
-from tools.benchmarks.books import WrongBooksError, check, closing, database_of
+from tools.benchmarks.books import WrongBooksError, check, postgres_server
 from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
-from tools.benchmarks.compared_servers import postgres_server
 from tools.benchmarks.cpu import OneProcess, Spender
 from tools.benchmarks.measuring import DATABASE, GENERATOR, Details, Effort, Result, measured_once
 from tools.benchmarks.messages import CELL
 from tools.benchmarks.node_roles import CLASS, Daemon
 from tools.benchmarks.remote_role import remote_role
-from tools.benchmarks.roles import placement, running
-from tools.benchmarks.section_nodes import ROOMS, ProcessGroup, role_apart, sqlite_stores
+from tools.benchmarks.roles import asker, closing, placement, running
+from tools.benchmarks.section_nodes import ROOMS, ProcessGroup, sqlite_stores
 
 SECTION = "a ring of daemons"
 NAMES = ("d1", "d2", "d3", "d4")
@@ -210,7 +209,7 @@ async def _embedded() -> AsyncIterator[Ring]:
         rows = stores.ironic
         await stack.enter_async_context(placement(bus.broker, stores.placement))
         simulation = await stack.enter_async_context(_simulation(bus, NODES_QUICK, listen=None))
-        client = await stack.enter_async_context(_client(bus))
+        client = await stack.enter_async_context(asker(bus.broker))
         tasks: dict[str, asyncio.Task[None]] = {}
 
         async def start() -> None:
@@ -234,8 +233,6 @@ async def _embedded() -> AsyncIterator[Ring]:
             kill,
             EVENTS_QUICK,
         )
-        if contradictions := await stores.placement.audit():
-            raise WrongBooksError(f"contradictions in the books: {contradictions[:10]}")
 
 
 async def _end(task: asyncio.Task[None]) -> None:
@@ -257,16 +254,6 @@ async def _simulation(
         yield simulation
 
 
-@asynccontextmanager
-async def _client(bus: Bus) -> AsyncIterator[Station]:
-    client = Station(bus.broker, "client", asks=True)
-    try:
-        async with running(client):
-            yield client
-    finally:
-        await client.close()
-
-
 # On servers, each part in a process of its own
 
 
@@ -275,21 +262,20 @@ async def _on_servers() -> AsyncIterator[Ring]:
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(rabbitmq_bus())
         servers = await stack.enter_async_context(postgres_server())
-        url = database_of(servers.postgres, await stack.enter_async_context(servers.database()))
+        url = await stack.enter_async_context(servers.database())
         for room in ROOMS:
             await upgrade(url, room)
         simulation = await stack.enter_async_context(_simulation(bus, NODES))
-        client = await stack.enter_async_context(_client(bus))
+        client = await stack.enter_async_context(asker(bus.broker))
         placing = await stack.enter_async_context(remote_role("placement", bus.url, url))
-        rows = IronicStore(url)
-        stack.push_async_callback(rows.close)
+        rows = await stack.enter_async_context(closing(IronicStore(url)))
         daemons = dict[str, Spender]()
         processes = dict[str, asyncio.subprocess.Process]()
 
         async def start_one(name: str) -> None:
-            apart_ = await stack.enter_async_context(role_apart("daemon", bus.url, url, name, simulation.url))
-            daemons[name] = apart_.spender
-            processes[name] = apart_.process
+            apart = remote_role("daemon", bus.url, url, name, simulation.url)
+            apart_ = await stack.enter_async_context(apart)
+            daemons[name], processes[name] = apart_.spender, apart_.process
 
         async def start() -> None:
             await asyncio.gather(*map(start_one, NAMES))

@@ -4,12 +4,9 @@ Without a bus: the scheduler's choice and the pages of the claim, their JSON, an
 """
 
 import os
-import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import msgspec
@@ -24,22 +21,16 @@ from engine.hosts import HostState
 from engine.inventories import ConsumerId, ProviderId, ReportedInventory
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
-from kit.sql import upgrade
 from placement_worker.store_sql import PlacementStore
-from tests.servers import PrivatePostgres
 from tools.benchmarks.books import (
-    REPORTS_AT_ONCE,
-    WORKER,
     WrongBooksError,
     asked,
-    check,
-    closing,
-    connected,
-    database_of,
-    handled,
+    filled,
     handlers_on,
+    new_database,
+    postgres_server,
 )
-from tools.benchmarks.cpu import OneProcess, ProcessTree, Spender
+from tools.benchmarks.cpu import OneProcess
 from tools.benchmarks.measuring import DATABASE, Details, Effort, Result, Work, measured
 from tools.benchmarks.messages import CELL, report
 from tools.benchmarks.section_choosing import PLUGINS
@@ -52,38 +43,22 @@ _decode = msgspec.json.Decoder(ClaimTogether).decode
 
 
 async def together_section(effort: Effort) -> list[Result]:
-    if effort.servers:
-        async with _postgres(10_000) as (store, spender):
-            return [
-                await _measure(
-                    "postgresql", store, {DATABASE: spender}, hosts=10_000, instances=INSTANCES, effort=effort
-                )
-            ]
-    with tempfile.TemporaryDirectory(prefix="moor-") as directory:
-        async with _filled(f"sqlite:///{Path(directory) / 'books.db'}", 100) as store:
-            return [await _measure("sqlite", store, {}, hosts=100, instances=10, effort=effort)]
-
-
-async def _measure(
-    name: str,
-    store: PlacementStore,
-    spenders: Mapping[str, Spender],
-    *,
-    hosts: int,
-    instances: int,
-    effort: Effort,
-) -> Result:
-    picture = await _picture_of(store)
-    result = await measured(
-        "claims, all or none",
-        {"store": name, "hosts": hosts, "instances": instances},
-        {"python": OneProcess(os.getpid()), **spenders},
-        operations=effort.operations(REQUESTS, 1),
-        effort=effort,
-        prepare=partial(_prepare, store, picture, instances),
-    )
-    await check(store)
-    return result
+    hosts, instances = (10_000, INSTANCES) if effort.servers else (100, 10)
+    async with AsyncExitStack() as stack:
+        postgres = await stack.enter_async_context(postgres_server()) if effort.servers else None
+        url = await stack.enter_async_context(new_database(postgres))
+        store = await stack.enter_async_context(filled(url, _reports(hosts)))
+        picture = await _picture_of(store)
+        return [
+            await measured(
+                "claims, all or none",
+                {"store": "postgresql" if postgres else "sqlite", "hosts": hosts, "instances": instances},
+                {"python": OneProcess(os.getpid()), **({DATABASE: postgres.spender} if postgres else {})},
+                operations=effort.operations(REQUESTS, 1),
+                effort=effort,
+                prepare=partial(_prepare, store, picture, instances),
+            )
+        ]
 
 
 def _prepare(store: PlacementStore, picture: Picture, instances: int, requests: int) -> Work:
@@ -120,13 +95,6 @@ async def _claim(store: PlacementStore, picture: Picture, instances: int, salt: 
         raise WrongBooksError(f"refused: {answer}")
 
 
-async def _fill(store: PlacementStore, hosts: int) -> None:
-    reports = _reports(hosts)
-    handler = handlers_on(store)[ReportInventory]
-    for start in range(0, len(reports), REPORTS_AT_ONCE):
-        await handled(store, handler, asked(reports[start : start + REPORTS_AT_ONCE]))
-
-
 def _reports(hosts: int) -> list[ReportInventory]:
     first = report(0)
     # Small enough that the weighers spread the instances.
@@ -156,23 +124,3 @@ async def _picture_of(store: PlacementStore) -> Picture:
         )
         after = page.next
     return picture
-
-
-@asynccontextmanager
-async def _postgres(hosts: int) -> AsyncIterator[tuple[PlacementStore, Spender]]:
-    with PrivatePostgres() as server:
-        assert server.keeper is not None
-        async with connected(server, "postgres") as administrator:
-            await administrator.execute("CREATE DATABASE together")
-        async with _filled(database_of(server, "together"), hosts) as store:
-            async with connected(server, "together") as there:
-                await there.execute("VACUUM ANALYZE")
-            yield store, ProcessTree(server.keeper)
-
-
-@asynccontextmanager
-async def _filled(url: str, hosts: int) -> AsyncIterator[PlacementStore]:
-    await upgrade(url, WORKER)
-    async with closing(PlacementStore(url)) as store:
-        await _fill(store, hosts)
-        yield store
