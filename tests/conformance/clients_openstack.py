@@ -4,332 +4,286 @@ The steps use one cloud with two hosts, one of them with a network card as a chi
 would start it. A check against the command's own list shows that no subcommand is missing.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from tests.conformance.clients_openstack_command import FIRST, SETTLED, Openstack
-from tests.conformance.clients_steps import Steps, expect, expect_within
+from tests.conformance.clients_openstack_command import FIRST, NEWEST, SETTLED, Openstack, RefusedError
+from tests.conformance.clients_steps import Step, are_well
 
-HOST = "c0000000-0000-4000-8000-000000000001"
-OTHER = "c0000000-0000-4000-8000-000000000002"
-CARD = "c0000000-0000-4000-8000-00000000000c"
-RACK = "a0000000-0000-4000-8000-000000000001"
-SERVER = "50000000-0000-4000-8000-000000000001"
-MOVED = "50000000-0000-4000-8000-000000000002"
-NOWHERE = "00000000-0000-4000-8000-00000000dead"
+# The names of the steps, and what the command gets and tells in their place.
+IDS: Mapping[str, str] = {
+    "HOST": "c0000000-0000-4000-8000-000000000001",
+    "OTHER": "c0000000-0000-4000-8000-000000000002",
+    "CARD": "c0000000-0000-4000-8000-00000000000c",
+    "RACK": "a0000000-0000-4000-8000-000000000001",
+    "SERVER": "50000000-0000-4000-8000-000000000001",
+    "MOVED": "50000000-0000-4000-8000-000000000002",
+    "NOWHERE": "00000000-0000-4000-8000-00000000dead",
+}
+NAMES = {each: name for name, each in IDS.items()}
+WHO = "--project-id a-project --user-id a-user"
+INSTANCE = f"{WHO} --consumer-type INSTANCE"
 
-CAPACITY = {"allocation_ratio": 1.0, "min_unit": 1, "reserved": 0, "step_size": 1}
+
+class Row(NamedTuple):
+    """A command line and what it has to tell, looked at in one way. With `refused` it must fail with this in its words."""
+
+    command: str
+    wanted: object = None
+    look: Callable[[Any], object] = lambda told: told
+    version: str = NEWEST
+    refused: str = ""
+
+
+def of(key: str, *values: str) -> Callable[[Any], object]:
+    """The keys of all rows, with the values of each if some are named."""
+
+    def look(told: Any) -> object:
+        rows = [told] if isinstance(told, dict) else told
+        if not values:
+            return {row[key] for row in rows}
+        return {row[key]: itemgetter(*values)(row) for row in rows}
+
+    return look
+
+
+def provider(
+    uuid: str, name: str, *, root: str | None = None, parent: str | None = None, generation: int = 0
+) -> Mapping[str, object]:
+    found = {"uuid": uuid, "name": name, "generation": generation}
+    return {**found, "root_provider_uuid": root or uuid, "parent_provider_uuid": parent}
+
+
+def summaries(rows: Sequence[Mapping[str, str]]) -> object:
+    """Of candidates, what is listed in no order."""
+    return [
+        (row["resource provider"], {*row["traits"].split(",")}, {*row["inventory used/capacity"].split(",")})
+        for row in rows
+    ]
+
+
+LIMITS = of("resource_class", "total", "reserved", "min_unit", "step_size", "allocation_ratio")
+HELD = of("resource_provider", "resources")
+USED = of("resource_class", "usage")
+ROWS = (
+    # Classes and traits
+    Row("resource class create CUSTOM_FPGA"),
+    # The second time it exists already, which is no error.
+    *[Row("resource class set CUSTOM_GOLD")] * 2,
+    Row("resource class show CUSTOM_FPGA", {"name": "CUSTOM_FPGA"}),
+    Row("resource class delete CUSTOM_GOLD"),
+    Row(
+        "resource class list",
+        ["CUSTOM_FPGA", "MEMORY_MB", "VCPU"],
+        lambda rows: sorted(
+            {row["name"] for row in rows} & {"VCPU", "MEMORY_MB", "CUSTOM_FPGA", "CUSTOM_GOLD"}
+        ),
+    ),
+    Row("trait create CUSTOM_FAST"),
+    Row("trait create CUSTOM_LOUD"),
+    Row("trait show CUSTOM_FAST", {"name": "CUSTOM_FAST"}),
+    Row("trait delete CUSTOM_LOUD"),
+    Row("trait list --name startswith:CUSTOM_", [{"name": "CUSTOM_FAST"}]),
+    Row(
+        "trait list --name in:HW_CPU_X86_AVX,CUSTOM_FAST,HW_NO_SUCH",
+        {"HW_CPU_X86_AVX", "CUSTOM_FAST"},
+        of("name"),
+    ),
+    # Providers
+    Row("resource provider create host --uuid HOST", provider("HOST", "host")),
+    Row(
+        "resource provider create another --uuid OTHER",
+        {"uuid": "OTHER", "name": "another", "generation": 0},
+        version=FIRST,
+    ),
+    Row(
+        "resource provider create card --uuid CARD --parent-provider HOST",
+        provider("CARD", "card", root="HOST", parent="HOST"),
+    ),
+    Row("resource provider set OTHER --name other", provider("OTHER", "other")),
+    Row(
+        "resource provider set CARD --name card --parent-provider OTHER",
+        provider("CARD", "card", root="OTHER", parent="OTHER"),
+    ),
+    Row("resource provider set CARD --name card --parent-provider HOST"),
+    Row("resource provider show OTHER", provider("OTHER", "other")),
+    Row("resource provider list", {"HOST", "OTHER", "CARD"}, of("uuid")),
+    Row("resource provider list --in-tree HOST", {"HOST", "CARD"}, of("uuid")),
+    Row("resource provider list --name other", {"OTHER"}, of("uuid")),
+    # Inventories
+    Row(
+        "resource provider inventory set HOST --resource VCPU=8 --resource VCPU:allocation_ratio=2.0"
+        " --resource MEMORY_MB=4096 --resource MEMORY_MB:reserved=512",
+        {"VCPU": (8, 0, 1, 1, 2.0), "MEMORY_MB": (4096, 512, 1, 1, 1.0)},
+        LIMITS,
+    ),
+    Row("resource provider inventory set CARD --resource CUSTOM_FPGA=3"),
+    Row(
+        "resource provider inventory class set CARD CUSTOM_FPGA --total 4",
+        {4: (0, 1, 1, 1.0)},
+        of("total", "reserved", "min_unit", "step_size", "allocation_ratio"),
+    ),
+    Row("resource provider inventory set HOST --amend --resource DISK_GB=100"),
+    Row("resource provider inventory show HOST VCPU", {8: (2.0, 0)}, of("total", "allocation_ratio", "used")),
+    Row("resource provider inventory delete HOST --resource-class DISK_GB"),
+    Row(
+        "resource provider inventory list HOST",
+        {"VCPU": (8, 0, 0), "MEMORY_MB": (4096, 512, 0)},
+        of("resource_class", "total", "reserved", "used"),
+    ),
+    Row("resource provider inventory set OTHER --resource VCPU=1"),
+    Row("resource provider inventory delete OTHER"),
+    Row("resource provider inventory list OTHER", []),
+    # Qualities
+    Row(
+        "resource provider trait set HOST --trait CUSTOM_FAST --trait HW_CPU_X86_AVX",
+        {"CUSTOM_FAST", "HW_CPU_X86_AVX"},
+        of("name"),
+    ),
+    Row("resource provider trait set CARD --trait HW_NIC_SRIOV"),
+    Row("resource provider trait list CARD", [{"name": "HW_NIC_SRIOV"}]),
+    Row("resource provider trait delete CARD"),
+    Row("resource provider trait list CARD", []),
+    Row("trait list --associated", {"CUSTOM_FAST", "HW_CPU_X86_AVX"}, of("name")),
+    # So many writes were there before.
+    Row("resource provider show HOST", 4, itemgetter("generation")),
+    Row("resource provider aggregate set HOST --aggregate RACK --generation 4"),
+    Row("resource provider show HOST", 5, itemgetter("generation")),
+    Row("resource provider aggregate set OTHER --aggregate RACK", version="1.1"),
+    Row("resource provider aggregate list HOST", [{"uuid": "RACK"}]),
+    Row(
+        "resource provider inventory set RACK --aggregate --amend --resource VCPU=8 --dry-run",
+        {"HOST", "OTHER"},
+        of("resource_provider"),
+    ),
+    Row("resource provider inventory list OTHER", []),
+    Row("resource provider inventory set RACK --aggregate --amend --resource VCPU=8"),
+    Row("resource provider inventory list OTHER", {"VCPU": 8}, of("resource_class", "total")),
+    Row("resource provider list --member-of RACK", {"HOST", "OTHER"}, of("uuid")),
+    Row("resource provider list --resource VCPU=9", {"HOST"}, of("uuid")),
+    Row("resource provider list --resource VCPU=17", set(), of("uuid")),
+    Row("resource provider list --resource VCPU=8 --required CUSTOM_FAST", {"HOST"}, of("uuid")),
+    Row("resource provider list --member-of RACK --forbidden CUSTOM_FAST", {"OTHER"}, of("uuid")),
+    # Candidates
+    Row(
+        "allocation candidate list --resource VCPU=2",
+        {"HOST": "VCPU=2", "OTHER": "VCPU=2"},
+        of("resource provider", "allocation"),
+    ),
+    Row(
+        "allocation candidate list --resource VCPU=2 --required CUSTOM_FAST,HW_NIC_SRIOV --limit 1",
+        [("HOST", {"CUSTOM_FAST", "HW_CPU_X86_AVX"}, {"VCPU=0/16", "MEMORY_MB=0/3584"})],
+        summaries,
+    ),
+    Row(
+        "allocation candidate list --resource VCPU=2 --forbidden CUSTOM_FAST",
+        {"OTHER"},
+        of("resource provider"),
+    ),
+    Row(
+        "allocation candidate list --resource MEMORY_MB=1024 --group 1 --resource VCPU=1"
+        " --group 2 --resource CUSTOM_FPGA=1 --group-policy isolate",
+        {"HOST": 1, "CARD": 1},
+        of("resource provider", "#"),
+    ),
+    # Allocations
+    Row(
+        "resource provider allocation set SERVER --allocation rp=HOST,VCPU=4 --allocation rp=HOST,MEMORY_MB=512"
+        f" --allocation rp=CARD,CUSTOM_FPGA=1 {INSTANCE}",
+        {"HOST": {"VCPU": 4, "MEMORY_MB": 512}, "CARD": {"CUSTOM_FPGA": 1}},
+        HELD,
+    ),
+    Row(
+        "resource provider allocation show SERVER",
+        {"a-project": ("a-user", "INSTANCE")},
+        of("project_id", "user_id", "consumer_type"),
+    ),
+    Row("resource provider usage show HOST", {"VCPU": 4, "MEMORY_MB": 512}, USED),
+    Row(
+        "resource usage show a-project --user-id a-user",
+        {"VCPU": 4, "MEMORY_MB": 512, "CUSTOM_FPGA": 1},
+        USED,
+        version="1.9",
+    ),
+    Row("resource usage show a-project --user-id nobody", [], version="1.9"),
+    Row(
+        "resource provider show HOST --allocations",
+        {"SERVER": {"resources": {"VCPU": 4, "MEMORY_MB": 512}, "consumer_generation": 1}},
+        itemgetter("allocations"),
+    ),
+    Row(
+        "resource provider allocation set SERVER --allocation rp=HOST,VCPU=2 --allocation rp=OTHER,VCPU=3"
+        f" --allocation rp=HOST,MEMORY_MB=512 {INSTANCE}",
+        {"HOST", "OTHER"},
+        of("resource_provider"),
+    ),
+    Row(
+        "resource provider allocation unset SERVER --resource-class MEMORY_MB",
+        {"HOST": {"VCPU": 2}, "OTHER": {"VCPU": 3}},
+        HELD,
+    ),
+    Row("resource provider allocation unset SERVER --provider OTHER", {"HOST": {"VCPU": 2}}, HELD),
+    Row("resource provider allocation delete SERVER"),
+    Row("resource provider allocation show SERVER", []),
+    # Older versions
+    Row("resource provider list", {"HOST", "OTHER", "CARD"}, of("uuid"), version=SETTLED),
+    Row("resource provider allocation set MOVED --allocation rp=OTHER,VCPU=8", version=FIRST),
+    Row("resource provider allocation show MOVED", {"OTHER": {"VCPU": 8}}, HELD, version=FIRST),
+    Row("resource provider allocation unset MOVED", version="1.12"),
+    Row("resource provider allocation show MOVED", [], version=FIRST),
+    Row("allocation candidate list --resource VCPU=16", {"HOST"}, of("resource provider"), version="1.10"),
+    # Refusals: more than the capacity, an old generation, a provider with children, a name that is taken, what is not there
+    Row(f"resource provider allocation set SERVER --allocation rp=OTHER,VCPU=9 {INSTANCE}", refused="409"),
+    Row("resource provider aggregate set HOST --aggregate RACK --generation 0", refused="409"),
+    Row("resource provider delete HOST", refused="409"),
+    Row("resource provider create host", refused="409"),
+    Row("resource class delete VCPU", refused="400"),
+    Row("trait show CUSTOM_UNHEARD_OF", refused="404"),
+    Row("resource provider show NOWHERE", refused="404"),
+    # The end
+    *[Row(f"resource provider delete {each}") for each in ("CARD", "HOST", "OTHER")],
+    Row("resource provider list", []),
+    Row("trait delete CUSTOM_FAST"),
+    Row("resource class delete CUSTOM_FPGA"),
+)
 
 
 def openstack_works(openstack: Openstack, title: str) -> bool:
-    steps = Steps(title)
-    for chapter in (
-        _classes_and_traits,
-        _providers,
-        _inventories,
-        _qualities,
-        _candidates,
-        _allocations,
-        _older_versions,
-        _refusals,
-        _the_end,
-    ):
-        chapter(openstack, steps)
-    with steps.step("every subcommand was used"):
-        expect(openstack.used, openstack.subcommands)
-    return steps.are_well
+    return are_well(title, steps(openstack))
 
 
 def a_wrong_password_is_refused(openstack: Openstack, title: str) -> bool:
-    """With a wrong password. The refusal must say so in words: the command looks for them in the answer."""
-    steps = Steps(title)
-    with steps.step("refused: a wrong password"):
-        expect_within(openstack.refused("resource provider list"), "the password is wrong (HTTP 401)")
-    return steps.are_well
+    """The refusal must say so in words: the command looks for them in the answer."""
+    row = Row("resource provider list", refused="the password is wrong (HTTP 401)")
+    return are_well(title, [Step(row.command, partial(seen, openstack, row), row.refused)])
 
 
-def _classes_and_traits(openstack: Openstack, steps: Steps) -> None:
-    with steps.step("resource class create"):
-        openstack("resource class create", "CUSTOM_FPGA")
-    with steps.step("resource class set"):
-        openstack("resource class set", "CUSTOM_GOLD")
-        # It exists already, which is no error.
-        openstack("resource class set", "CUSTOM_GOLD")
-    with steps.step("resource class show"):
-        expect(openstack.told("resource class show", "CUSTOM_FPGA"), {"name": "CUSTOM_FPGA"})
-    with steps.step("resource class delete"):
-        openstack("resource class delete", "CUSTOM_GOLD")
-    with steps.step("resource class list"):
-        names = {each["name"] for each in openstack.told("resource class list")}
-        expect({"VCPU", "MEMORY_MB", "CUSTOM_FPGA", "CUSTOM_GOLD"} - names, {"CUSTOM_GOLD"})
-    with steps.step("trait create"):
-        openstack("trait create", "CUSTOM_FAST")
-        openstack("trait create", "CUSTOM_LOUD")
-    with steps.step("trait show"):
-        expect(openstack.told("trait show", "CUSTOM_FAST"), {"name": "CUSTOM_FAST"})
-    with steps.step("trait delete"):
-        openstack("trait delete", "CUSTOM_LOUD")
-    with steps.step("trait list"):
-        custom = openstack.told("trait list", "--name", "startswith:CUSTOM_")
-        expect(custom, [{"name": "CUSTOM_FAST"}])
-        named = openstack.told("trait list", "--name", "in:HW_CPU_X86_AVX,CUSTOM_FAST,HW_NO_SUCH")
-        expect({each["name"] for each in named}, {"HW_CPU_X86_AVX", "CUSTOM_FAST"})
-
-
-def _providers(openstack: Openstack, steps: Steps) -> None:
-    with steps.step("resource provider create"):
-        created = openstack.told("resource provider create", "host", "--uuid", HOST)
-        expect(created, _provider(HOST, "host", 0))
-    with steps.step("resource provider create, at version 1.0"):
-        created = openstack.told("resource provider create", "another", "--uuid", OTHER, version=FIRST)
-        expect(created, {"uuid": OTHER, "name": "another", "generation": 0})
-    with steps.step("resource provider create, with a parent"):
-        created = openstack.told(
-            "resource provider create", "card", "--uuid", CARD, "--parent-provider", HOST
-        )
-        expect(created, _provider(CARD, "card", 0, root=HOST, parent=HOST))
-    with steps.step("resource provider set"):
-        expect(
-            openstack.told("resource provider set", OTHER, "--name", "other"), _provider(OTHER, "other", 0)
-        )
-        moved = openstack.told("resource provider set", CARD, "--name", "card", "--parent-provider", OTHER)
-        expect(moved, _provider(CARD, "card", 0, root=OTHER, parent=OTHER))
-        openstack("resource provider set", CARD, "--name", "card", "--parent-provider", HOST)
-    with steps.step("resource provider show"):
-        expect(openstack.told("resource provider show", OTHER), _provider(OTHER, "other", 0))
-    with steps.step("resource provider list"):
-        expect(_ids(openstack.told("resource provider list")), {HOST, OTHER, CARD})
-        expect(_ids(openstack.told("resource provider list", "--in-tree", HOST)), {HOST, CARD})
-        expect(_ids(openstack.told("resource provider list", "--name", "other")), {OTHER})
-
-
-def _inventories(openstack: Openstack, steps: Steps) -> None:
-    with steps.step("resource provider inventory set"):
-        rows = openstack.told(
-            "resource provider inventory set",
-            HOST,
-            *("--resource", "VCPU=8", "--resource", "VCPU:allocation_ratio=2.0"),
-            *("--resource", "MEMORY_MB=4096", "--resource", "MEMORY_MB:reserved=512"),
-        )
-        vcpu = {**CAPACITY, "allocation_ratio": 2.0, "total": 8}
-        memory = {**CAPACITY, "reserved": 512, "total": 4096}
-        expect(_of_class(rows, "VCPU"), {**_of_class(rows, "VCPU"), **vcpu})
-        expect(_of_class(rows, "MEMORY_MB"), {**_of_class(rows, "MEMORY_MB"), **memory})
-    with steps.step("resource provider inventory class set"):
-        openstack("resource provider inventory set", CARD, "--resource", "CUSTOM_FPGA=3")
-        told = openstack.told("resource provider inventory class set", CARD, "CUSTOM_FPGA", "--total", "4")
-        expect(told, {**told, **CAPACITY, "total": 4})
-    with steps.step("resource provider inventory set --amend"):
-        openstack("resource provider inventory set", HOST, "--amend", "--resource", "DISK_GB=100")
-    with steps.step("resource provider inventory show"):
-        told = openstack.told("resource provider inventory show", HOST, "VCPU")
-        expect((told["total"], told["allocation_ratio"], told["used"]), (8, 2.0, 0))
-    with steps.step("resource provider inventory delete"):
-        openstack("resource provider inventory delete", HOST, "--resource-class", "DISK_GB")
-    with steps.step("resource provider inventory list"):
-        rows = openstack.told("resource provider inventory list", HOST)
-        expect(
-            {row["resource_class"]: (row["total"], row["reserved"], row["used"]) for row in rows},
-            {"VCPU": (8, 0, 0), "MEMORY_MB": (4096, 512, 0)},
-        )
-    with steps.step("resource provider inventory delete, all of them"):
-        openstack("resource provider inventory set", OTHER, "--resource", "VCPU=1")
-        openstack("resource provider inventory delete", OTHER)
-        expect(openstack.told("resource provider inventory list", OTHER), [])
-
-
-def _qualities(openstack: Openstack, steps: Steps) -> None:
-    with steps.step("resource provider trait set"):
-        told = openstack.told(
-            "resource provider trait set", HOST, "--trait", "CUSTOM_FAST", "--trait", "HW_CPU_X86_AVX"
-        )
-        expect({each["name"] for each in told}, {"CUSTOM_FAST", "HW_CPU_X86_AVX"})
-    with steps.step("resource provider trait list"):
-        openstack("resource provider trait set", CARD, "--trait", "HW_NIC_SRIOV")
-        expect(openstack.told("resource provider trait list", CARD), [{"name": "HW_NIC_SRIOV"}])
-    with steps.step("resource provider trait delete"):
-        openstack("resource provider trait delete", CARD)
-        expect(openstack.told("resource provider trait list", CARD), [])
-    with steps.step("trait list --associated"):
-        associated = openstack.told("trait list", "--associated")
-        expect({each["name"] for each in associated}, {"CUSTOM_FAST", "HW_CPU_X86_AVX"})
-    with steps.step("resource provider aggregate set"):
-        generation = openstack.told("resource provider show", HOST)["generation"]
-        openstack(
-            "resource provider aggregate set", HOST, "--aggregate", RACK, "--generation", str(generation)
-        )
-        expect(openstack.told("resource provider show", HOST)["generation"], generation + 1)
-    with steps.step("resource provider aggregate set, at version 1.1"):
-        openstack("resource provider aggregate set", OTHER, "--aggregate", RACK, version="1.1")
-    with steps.step("resource provider aggregate list"):
-        expect(openstack.told("resource provider aggregate list", HOST), [{"uuid": RACK}])
-    with steps.step("resource provider inventory set --aggregate"):
-        arguments = (RACK, "--aggregate", "--amend", "--resource", "VCPU=8")
-        dry = openstack.told("resource provider inventory set", *arguments, "--dry-run")
-        expect({row["resource_provider"] for row in dry}, {HOST, OTHER})
-        expect(openstack.told("resource provider inventory list", OTHER), [])
-        openstack("resource provider inventory set", *arguments)
-        rows = openstack.told("resource provider inventory list", OTHER)
-        expect([(row["resource_class"], row["total"]) for row in rows], [("VCPU", 8)])
-    with steps.step("resource provider list, by their resources"):
-        expect(_ids(openstack.told("resource provider list", "--member-of", RACK)), {HOST, OTHER})
-        expect(_ids(openstack.told("resource provider list", "--resource", "VCPU=9")), {HOST})
-        expect(_ids(openstack.told("resource provider list", "--resource", "VCPU=17")), set())
-        found = openstack.told("resource provider list", "--resource", "VCPU=8", "--required", "CUSTOM_FAST")
-        expect(_ids(found), {HOST})
-        found = openstack.told("resource provider list", "--member-of", RACK, "--forbidden", "CUSTOM_FAST")
-        expect(_ids(found), {OTHER})
-
-
-def _candidates(openstack: Openstack, steps: Steps) -> None:
-    with steps.step("allocation candidate list"):
-        rows = openstack.told("allocation candidate list", "--resource", "VCPU=2")
-        expect({row["resource provider"] for row in rows}, {HOST, OTHER})
-        expect({row["allocation"] for row in rows}, {"VCPU=2"})
-    with steps.step("allocation candidate list, with any of some traits, and some forbidden"):
-        rows = openstack.told(
-            "allocation candidate list",
-            *("--resource", "VCPU=2", "--required", "CUSTOM_FAST,HW_NIC_SRIOV", "--limit", "1"),
-        )
-        (row,) = rows
-        expect(row["resource provider"], HOST)
-        expect(set(row["traits"].split(",")), {"CUSTOM_FAST", "HW_CPU_X86_AVX"})
-        expect(set(row["inventory used/capacity"].split(",")), {"VCPU=0/16", "MEMORY_MB=0/3584"})
-        rows = openstack.told(
-            "allocation candidate list", "--resource", "VCPU=2", "--forbidden", "CUSTOM_FAST"
-        )
-        expect([row["resource provider"] for row in rows], [OTHER])
-    with steps.step("allocation candidate list, in groups"):
-        rows = openstack.told(
-            "allocation candidate list",
-            *("--resource", "MEMORY_MB=1024", "--group", "1", "--resource", "VCPU=1"),
-            *("--group", "2", "--resource", "CUSTOM_FPGA=1", "--group-policy", "isolate"),
-        )
-        expect({row["#"] for row in rows}, {1})
-        expect({row["resource provider"] for row in rows}, {HOST, CARD})
-
-
-def _allocations(openstack: Openstack, steps: Steps) -> None:
-    who = ("--project-id", "a-project", "--user-id", "a-user")
-    with steps.step("resource provider allocation set"):
-        rows = openstack.told(
-            "resource provider allocation set",
-            SERVER,
-            *("--allocation", f"rp={HOST},VCPU=4", "--allocation", f"rp={HOST},MEMORY_MB=512"),
-            *("--allocation", f"rp={CARD},CUSTOM_FPGA=1", *who, "--consumer-type", "INSTANCE"),
-        )
-        expect(
-            {row["resource_provider"]: row["resources"] for row in rows},
-            {HOST: {"VCPU": 4, "MEMORY_MB": 512}, CARD: {"CUSTOM_FPGA": 1}},
-        )
-    with steps.step("resource provider allocation show"):
-        rows = openstack.told("resource provider allocation show", SERVER)
-        expect(
-            {(row["project_id"], row["user_id"], row["consumer_type"]) for row in rows},
-            {("a-project", "a-user", "INSTANCE")},
-        )
-    with steps.step("resource provider usage show"):
-        rows = openstack.told("resource provider usage show", HOST)
-        expect({row["resource_class"]: row["usage"] for row in rows}, {"VCPU": 4, "MEMORY_MB": 512})
-    with steps.step("resource usage show"):
-        rows = openstack.told("resource usage show", "a-project", "--user-id", "a-user", version="1.9")
-        expect(
-            {row["resource_class"]: row["usage"] for row in rows},
-            {"VCPU": 4, "MEMORY_MB": 512, "CUSTOM_FPGA": 1},
-        )
-        expect(openstack.told("resource usage show", "a-project", "--user-id", "nobody", version="1.9"), [])
-    with steps.step("resource provider show --allocations"):
-        told = openstack.told("resource provider show", HOST, "--allocations")
-        held = {"resources": {"VCPU": 4, "MEMORY_MB": 512}, "consumer_generation": 1}
-        expect(told["allocations"], {SERVER: held})
-    with steps.step("resource provider allocation set, once more"):
-        rows = openstack.told(
-            "resource provider allocation set",
-            SERVER,
-            *("--allocation", f"rp={HOST},VCPU=2", "--allocation", f"rp={OTHER},VCPU=3"),
-            *("--allocation", f"rp={HOST},MEMORY_MB=512", *who, "--consumer-type", "INSTANCE"),
-        )
-        expect({row["resource_provider"] for row in rows}, {HOST, OTHER})
-    with steps.step("resource provider allocation unset, one class and one provider"):
-        rows = openstack.told("resource provider allocation unset", SERVER, "--resource-class", "MEMORY_MB")
-        expect(
-            {row["resource_provider"]: row["resources"] for row in rows},
-            {HOST: {"VCPU": 2}, OTHER: {"VCPU": 3}},
-        )
-        rows = openstack.told("resource provider allocation unset", SERVER, "--provider", OTHER)
-        expect({row["resource_provider"]: row["resources"] for row in rows}, {HOST: {"VCPU": 2}})
-    with steps.step("resource provider allocation delete"):
-        openstack("resource provider allocation delete", SERVER)
-        expect(openstack.told("resource provider allocation show", SERVER), [])
-
-
-def _older_versions(openstack: Openstack, steps: Steps) -> None:
-    with steps.step("resource provider list, at a version settled with the server"):
-        expect(_ids(openstack.told("resource provider list", version=SETTLED)), {HOST, OTHER, CARD})
-    with steps.step("resource provider allocation set, at version 1.0"):
-        openstack(
-            "resource provider allocation set", MOVED, "--allocation", f"rp={OTHER},VCPU=8", version=FIRST
-        )
-        rows = openstack.told("resource provider allocation show", MOVED, version=FIRST)
-        expect([(row["resource_provider"], row["resources"]) for row in rows], [(OTHER, {"VCPU": 8})])
-    with steps.step("resource provider allocation unset, at version 1.12"):
-        openstack("resource provider allocation unset", MOVED, version="1.12")
-        expect(openstack.told("resource provider allocation show", MOVED, version=FIRST), [])
-    with steps.step("allocation candidate list, at version 1.10"):
-        rows = openstack.told("allocation candidate list", "--resource", "VCPU=16", version="1.10")
-        expect([row["resource provider"] for row in rows], [HOST])
-
-
-def _refusals(openstack: Openstack, steps: Steps) -> None:
-    claim = ("--project-id", "a-project", "--user-id", "a-user", "--consumer-type", "INSTANCE")
-    with steps.step("refused: more than the capacity"):
-        told = openstack.refused(
-            "resource provider allocation set", SERVER, "--allocation", f"rp={OTHER},VCPU=9", *claim
-        )
-        expect_within(told, "409")
-    with steps.step("refused: a stale generation"):
-        told = openstack.refused(
-            "resource provider aggregate set", HOST, "--aggregate", RACK, "--generation", "0"
-        )
-        expect_within(told, "409")
-    with steps.step("refused: a provider with children"):
-        expect_within(openstack.refused("resource provider delete", HOST), "409")
-    with steps.step("refused: a name that is taken"):
-        expect_within(openstack.refused("resource provider create", "host"), "409")
-    with steps.step("refused: a standard class"):
-        expect_within(openstack.refused("resource class delete", "VCPU"), "400")
-    with steps.step("refused: an unknown trait"):
-        expect_within(openstack.refused("trait show", "CUSTOM_UNHEARD_OF"), "404")
-    with steps.step("refused: an unknown provider"):
-        expect_within(openstack.refused("resource provider show", NOWHERE), "404")
-
-
-def _the_end(openstack: Openstack, steps: Steps) -> None:
-    with steps.step("resource provider delete"):
-        for provider in (CARD, HOST, OTHER):
-            openstack("resource provider delete", provider)
-        expect(openstack.told("resource provider list"), [])
-    with steps.step("trait delete and resource class delete, once nobody has them"):
-        openstack("trait delete", "CUSTOM_FAST")
-        openstack("resource class delete", "CUSTOM_FPGA")
-
-
-def _provider(
-    provider: str, name: str, generation: int, *, root: str | None = None, parent: str | None = None
-) -> dict[str, Any]:
-    return {
-        "uuid": provider,
-        "name": name,
-        "generation": generation,
-        "root_provider_uuid": root or provider,
-        "parent_provider_uuid": parent,
+def steps(openstack: Openstack) -> Iterator[Step]:
+    for row in ROWS:
+        version = "" if row.version == NEWEST else f", at version {row.version}"
+        yield Step(f"{row.command}{version}", partial(seen, openstack, row), row.refused or row.wanted)
+    told = json.loads(openstack("command list --group openstack.placement.v1 -f json"))
+    subcommands = {command for group in told for command in group["Commands"]}
+    unused = {
+        each for each in subcommands if not any(f"{row.command} ".startswith(f"{each} ") for row in ROWS)
     }
+    yield Step("every subcommand was used", lambda: unused, set())
 
 
-def _ids(rows: Sequence[dict[str, Any]]) -> set[str]:
-    return {row["uuid"] for row in rows}
+def seen(openstack: Openstack, row: Row) -> object:
+    is_told = row.wanted is not None
+    try:
+        printed = openstack(_replaced(row.command, IDS) + " -f json" * is_told, row.version)
+    except RefusedError as refusal:
+        if row.refused and row.refused in str(refusal):
+            return row.refused
+        raise
+    return row.look(json.loads(_replaced(printed, NAMES))) if is_told else None
 
 
-def _of_class(rows: Sequence[dict[str, Any]], resource: str) -> dict[str, Any]:
-    (row,) = (row for row in rows if row["resource_class"] == resource)
-    return row
+def _replaced(text: str, names: Mapping[str, str]) -> str:
+    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[0]], text)

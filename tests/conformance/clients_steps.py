@@ -4,50 +4,37 @@ It imports only the standard library, because the clients' own environments run 
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 NAME_WIDTH = 64
 
 
-class Steps:
+class Step(NamedTuple):
+    """What is done, and what is to be seen then; None if the client only has to succeed."""
+
+    name: str
+    seen: Callable[[], object]
+    wanted: object = None
+
+
+def are_well(title: str, steps: Iterable[Step]) -> bool:
     """After a failed step the others still run: where one client fails, another may succeed."""
-
-    def __init__(self, title: str) -> None:
-        self._done = 0
-        self._failed: list[str] = []
-        print(f"\n{title}", flush=True)
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        self._done += 1
-        began = time.perf_counter()
-        wrong = ""
+    print(f"\n{title}", flush=True)
+    done = failed = 0
+    for step in steps:
+        began, wrong = time.perf_counter(), ""
         try:
-            yield
+            seen = step.seen()
+            if step.wanted is not None and seen != step.wanted:
+                wrong = f"saw    {seen!r}\nwanted {step.wanted!r}"
         except Exception as problem:  # noqa: BLE001 - whatever a client raises is what is to be told here
             wrong = f"{type(problem).__name__}: {problem}"
-            self._failed.append(name)
+        done, failed = done + 1, failed + bool(wrong)
         took_s = time.perf_counter() - began
-        print(
-            f"  {name:<{NAME_WIDTH}} {took_s:6.2f} s  {'FAILED' if wrong else 'as it should be'}", flush=True
-        )
+        told = "FAILED" if wrong else "as it should be"
+        print(f"  {step.name:<{NAME_WIDTH}} {took_s:6.2f} s  {told}", flush=True)
         for line in wrong.splitlines():
             print(f"      {line}", flush=True)
-
-    @property
-    def are_well(self) -> bool:
-        """Print the number of steps; true if all went well."""
-        print(f"  {self._done} steps, {len(self._failed)} failed", flush=True)
-        return bool(self._done) and not self._failed
-
-
-def expect(seen: object, wanted: object) -> None:
-    """Unlike a bare assertion, the error shows both values."""
-    if seen != wanted:
-        raise AssertionError(f"saw    {seen!r}\nwanted {wanted!r}")
-
-
-def expect_within(seen: str, wanted: str) -> None:
-    if wanted not in seen:
-        raise AssertionError(f"saw    {seen!r}\nwanted {wanted!r} in it")
+    print(f"  {done} steps, {failed} failed", flush=True)
+    return bool(done) and not failed
