@@ -19,7 +19,7 @@ from tests.servers.free_places import free_port
 # All figures and the conformance suite are of version 16. It runs under uwsgi, as in deployments.
 OPENSTACKS = ("openstack-placement==16.0.0", "pyuwsgi>=2.0.30", "psycopg2-binary>=2.9")
 OPENSTACKS_WORKERS = 2
-ANSWERS_WITHIN_S = 5.0
+ANSWERS_WITHIN_S = 20.0
 HOST = "127.0.0.1"
 
 
@@ -50,9 +50,9 @@ def our_server(
 
 
 @contextmanager
-def openstacks_server(database_url: str) -> Iterator[PlacementServer]:
+def openstacks_server(database_url: str, programs: Path | None = None) -> Iterator[PlacementServer]:
     """The real one under uwsgi, with its tables and `noauth2`: a caller named `admin` may do everything."""
-    programs = environment("openstack-placement", OPENSTACKS)
+    programs = programs or environment("openstack-placement", OPENSTACKS)
     settings = openstacks_settings(database_url)
     made = subprocess.run(
         (str(programs / "placement-manage"), "db", "sync"),
@@ -80,7 +80,8 @@ def openstacks_server(database_url: str) -> Iterator[PlacementServer]:
 def openstacks_settings(database_url: str) -> Mapping[str, str]:
     """Its configuration, as environment variables of its processes, with its database driver."""
     url = make_url(database_url)
-    plain = url.set(drivername={"postgresql": "postgresql+psycopg2"}.get(url.get_backend_name(), "sqlite"))
+    drivers = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}
+    plain = url.set(drivername=drivers.get(url.get_backend_name(), "sqlite"))
     return {
         "OS_PLACEMENT_DATABASE__CONNECTION": plain.render_as_string(hide_password=False),
         "OS_API__AUTH_STRATEGY": "noauth2",
@@ -99,7 +100,7 @@ def _served(
         process = keeper.start(Command(argv=tuple(argv), env={**os.environ, **settings}, log=str(log)))
         wait_until_ready(
             name,
-            ready=partial(_answers, port),
+            ready=partial(answers, port),
             alive=lambda: process in keeper.processes(),
             logs=(log,),
         )
@@ -108,7 +109,7 @@ def _served(
         keeper.close()
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
     """Does it answer with its versions? That needs no token."""
     connection = http.client.HTTPConnection(HOST, port, timeout=ANSWERS_WITHIN_S)
     try:

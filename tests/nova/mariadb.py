@@ -1,16 +1,18 @@
-"""A private MariaDB with Nova's databases, made by Nova's own migrations; its data are in a directory of the test."""
+"""A private MariaDB with Nova's databases, made by Nova's own migrations; it ends with its data."""
 
+import os
 import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pymysql
 from msgspec import Struct
 
+from laboratory.private_servers import Command, Keeper, wait_until_ready
 from tests.nova.schema import NovaAddresses, migrate
-from tests.waiting import wait_for
+from tests.servers.free_places import free_port
 
 READER, PASSWORD = "moor", "reads/only@"
 # As a URL has it.
@@ -24,6 +26,13 @@ class MariaDB(Struct, frozen=True):
         return pymysql.connect(
             host="127.0.0.1", port=self.port, user="root", database=database or None, autocommit=True
         )
+
+    def is_open(self) -> bool:
+        try:
+            self.connection().close()
+        except (pymysql.err.MySQLError, OSError):
+            return False
+        return True
 
     def addresses_of(
         self, cells: tuple[str, ...], *, user: str = READER, password: str = PASSWORD_IN_URL
@@ -71,47 +80,27 @@ class MariaDB(Struct, frozen=True):
                 cursor.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", found)  # noqa: S608
 
 
+def start_mariadb(keeper: Keeper, *options: str) -> tuple[MariaDB, int]:
+    """With its data in the keeper's directory. Returns it with the id of its process."""
+    data, log, server = keeper.directory / "mariadb", keeper.directory / "mariadb.log", MariaDB(free_port())
+    installing = ("mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root")
+    subprocess.run((*installing, "--auth-root-authentication-method=normal"), check=True, capture_output=True)
+    serving = (
+        *("/usr/sbin/mariadbd", "--no-defaults", f"--datadir={data}", "--bind-address=127.0.0.1"),
+        *(f"--socket={keeper.directory}/mariadb.sock", f"--port={server.port}", "--user=root"),
+        *("--skip-log-bin", *options),
+    )
+    process = keeper.start(Command(argv=serving, env={**os.environ}, log=str(log)))
+    wait_until_ready(
+        "MariaDB", ready=server.is_open, alive=lambda: process in keeper.processes(), logs=(log,)
+    )
+    return server, process
+
+
 @contextmanager
-def private_mariadb(directory: Path, port: int) -> Iterator[MariaDB]:
-    data = directory / "mariadb"
-    subprocess.run(
-        [
-            "mariadb-install-db",
-            "--no-defaults",
-            f"--datadir={data}",
-            "--auth-root-authentication-method=normal",
-            "--user=root",
-        ],
-        check=True,
-        capture_output=True,
-    )
-    server = subprocess.Popen(
-        [
-            "/usr/sbin/mariadbd",
-            "--no-defaults",
-            f"--datadir={data}",
-            f"--socket={directory}/mariadb.sock",
-            f"--port={port}",
-            "--bind-address=127.0.0.1",
-            "--user=root",
-            "--skip-log-bin",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+def private_mariadb() -> Iterator[MariaDB]:
+    keeper = Keeper()
     try:
-        yield _started(MariaDB(port))
+        yield start_mariadb(keeper)[0]
     finally:
-        server.terminate()
-        server.wait(60)
-
-
-def _started(server: MariaDB) -> MariaDB:
-    def is_up() -> bool:
-        with suppress(pymysql.err.OperationalError):
-            server.connection().close()
-            return True
-        return False
-
-    wait_for(is_up, "MariaDB takes connections")
-    return server
+        keeper.close()

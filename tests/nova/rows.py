@@ -85,8 +85,8 @@ class NovaRows:
         }
         self.has_placement = bool(addresses.placement)
         self._open = {name: sqlite3.connect(file) for name, file in self._files.items() if file}
-        self._classes: dict[str, int] = {}
-        self._owners: dict[tuple[str, str], int] = {}
+        # Ids in placement, by table and name.
+        self._known: dict[tuple[str, str], int] = {}
         self._nodes: dict[str, tuple[str, int]] = {}
         for cell in ("cell0", *addresses.cells) if is_new else ():
             uuid = CELL0 if cell == "cell0" else id_of("cell", cell)
@@ -219,14 +219,6 @@ class NovaRows:
             )
         return number
 
-    def provider_of(self, uuid: str) -> int:
-        (found,) = (
-            self._open["placement"]
-            .execute("SELECT id FROM resource_providers WHERE uuid = ?", (uuid,))
-            .fetchone()
-        )
-        return int(found)
-
     def inventory(
         self, provider: int, resource: str, total: int, *, reserved: int = 0, ratio: float = 1.0
     ) -> None:
@@ -235,24 +227,20 @@ class NovaRows:
             total=total, reserved=reserved, min_unit=1, max_unit=total, step_size=1, allocation_ratio=ratio,
         )  # fmt: skip
 
-    def class_of(self, resource: str) -> int:
-        if resource not in self._classes:
-            row = (
-                self._open["placement"]
-                .execute("SELECT id FROM resource_classes WHERE name = ?", (resource,))
-                .fetchone()
-            )
-            self._classes[resource] = (
-                int(row[0]) if row else self.add("placement", "resource_classes", name=resource)
-            )
-        return self._classes[resource]
+    def provider_of(self, uuid: str) -> int:
+        return self.known("resource_providers", uuid=uuid)
 
-    def owner_of(self, table: str, name: str) -> int:
-        if (table, name) not in self._owners:
-            statement = f"SELECT id FROM {table} WHERE external_id = ?"  # noqa: S608 - one of two tables
+    def class_of(self, resource: str) -> int:
+        return self.known("resource_classes", name=resource)
+
+    def known(self, table: str, **named: str) -> int:
+        """The row of placement's that has this name, which is added if it is not there."""
+        ((column, name),) = named.items()
+        if (table, name) not in self._known:
+            statement = f"SELECT id FROM {table} WHERE {column} = ?"  # noqa: S608 - one of four tables
             row = self._open["placement"].execute(statement, (name,)).fetchone()
-            self._owners[table, name] = int(row[0]) if row else self.add("placement", table, external_id=name)
-        return self._owners[table, name]
+            self._known[table, name] = int(row[0]) if row else self.add("placement", table, **named)
+        return self._known[table, name]
 
     def allocations(
         self,
@@ -264,15 +252,10 @@ class NovaRows:
         type_: str = "INSTANCE",
     ) -> None:
         """What a consumer holds: provider, class and amount."""
-        known = (
-            self._open["placement"]
-            .execute("SELECT id FROM consumer_types WHERE name = ?", (type_,))
-            .fetchone()
-        )
-        kind = int(known[0]) if known else self.add("placement", "consumer_types", name=type_)
         self.add(
-            "placement", "consumers", uuid=consumer, project_id=self.owner_of("projects", project),
-            user_id=self.owner_of("users", user), generation=1, consumer_type_id=kind,
+            "placement", "consumers", uuid=consumer, project_id=self.known("projects", external_id=project),
+            user_id=self.known("users", external_id=user), generation=1,
+            consumer_type_id=self.known("consumer_types", name=type_),
         )  # fmt: skip
         for provider, resource, amount in amounts:
             self.add(

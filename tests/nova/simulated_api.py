@@ -40,16 +40,7 @@ class SimulatedNova:
         self.status = 200
         self.newest = 96
         self.asked: list[str] = []
-        self.app = Starlette(
-            routes=[
-                Route("/v2.1/os-services", self._services),
-                Route("/v2.1/os-hypervisors/detail", self._hypervisors),
-                Route("/v2.1/os-aggregates", self._aggregates),
-                Route("/v2.1/servers", self._servers),
-                Route("/v2.1/servers/{id}", self._server),
-                Route("/v2.1/os-migrations", self._migrations),
-            ]
-        )
+        self.app = Starlette(routes=[Route("/v2.1/{path:path}", self._answered)])
 
     def api(self, url: str = f"{URL}/v2.1") -> NovaApi:
         return NovaApi(url, OpenStackSettings(), limits=QUICK, transport=httpx.ASGITransport(self.app))
@@ -88,41 +79,40 @@ class SimulatedNova:
         ]
         self.hypervisors = [each for each in self.hypervisors if each["service"]["host"] != host]
 
-    def _refused(self, request: Request) -> Response | None:
+    async def _answered(self, request: Request) -> Response:
         self.asked.append(str(request.url.path))
         version = request.headers.get("openstack-api-version", "")
         if self.status != 200:
             return _fault("computeFault", self.status, "Unexpected API Error.")
         if not version.startswith("compute 2.") or int(version.removeprefix("compute 2.")) > self.newest:
             return _fault("computeFault", 406, f"Version {version} is not supported by the API.")
-        return None
+        match request.path_params["path"].split("/"):
+            case ["os-services"]:
+                answer: Response = JSONResponse({"services": self.services})
+            case ["os-hypervisors", "detail"]:
+                answer = _page(request, "hypervisors", self.hypervisors)
+            case ["os-aggregates"]:
+                answer = JSONResponse({"aggregates": self.aggregates})
+            case ["servers"]:
+                assert request.query_params["all_tenants"] == "1"
+                partial = [{"id": str(each), "status": "UNKNOWN"} for each in self.silent_servers]
+                whole = [{"id": str(each), "name": "one"} for each in self.servers]
+                answer = _page(request, "servers", [*partial, *whole])
+            case ["servers", id_]:
+                answer = self._server(UUID(id_))
+            case ["os-migrations"]:
+                answer = self._migrations(request)
+            case _:
+                answer = _fault("itemNotFound", 404, "The resource could not be found.")
+        return answer
 
-    async def _services(self, request: Request) -> Response:
-        return self._refused(request) or JSONResponse({"services": self.services})
-
-    async def _hypervisors(self, request: Request) -> Response:
-        return self._refused(request) or _page(request, "hypervisors", self.hypervisors)
-
-    async def _aggregates(self, request: Request) -> Response:
-        return self._refused(request) or JSONResponse({"aggregates": self.aggregates})
-
-    async def _servers(self, request: Request) -> Response:
-        assert request.query_params["all_tenants"] == "1"
-        partial = [{"id": str(each), "status": "UNKNOWN"} for each in self.silent_servers]
-        whole = [{"id": str(each), "name": "one"} for each in self.servers]
-        return self._refused(request) or _page(request, "servers", [*partial, *whole])
-
-    async def _server(self, request: Request) -> Response:
-        id_ = UUID(request.path_params["id"])
-        known = id_ in (*self.servers, *self.silent_servers, *self.softly_deleted)
-        missing = _fault("itemNotFound", 404, f"Instance {id_} could not be found.")
+    def _server(self, id_: UUID) -> Response:
+        if id_ not in (*self.servers, *self.silent_servers, *self.softly_deleted):
+            return _fault("itemNotFound", 404, f"Instance {id_} could not be found.")
         fault = {"fault": self.faults[id_]} if id_ in self.faults else {}
-        server = JSONResponse({"server": {"id": str(id_), **fault}})
-        return self._refused(request) or (server if known else missing)
+        return JSONResponse({"server": {"id": str(id_), **fault}})
 
-    async def _migrations(self, request: Request) -> Response:
-        if (refused := self._refused(request)) is not None:
-            return refused
+    def _migrations(self, request: Request) -> Response:
         shown = [each for each in self.migrations if each not in self.hidden]
         if "uuid" in request.query_params:
             assert request.headers["openstack-api-version"] == "compute 2.58"

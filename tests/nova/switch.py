@@ -21,6 +21,7 @@ from msgspec import Struct
 from bus.messages.build import BuildInstance
 from bus.messages.hosts import HostSet, SetHost
 from engine.flavors import Flavor, RequestId, instance_id_of
+from laboratory.load.kernel import process_cpu_s
 from moor.client.bus_client import BusClient, connected_at
 from tests.asking import until_state
 from tests.nova.large import CELL, FLAVORS, host_name, large
@@ -95,7 +96,7 @@ async def switch(
         assert all(why.endswith("Nova does not have it on this host") for why in reasons), reasons
         audited = await moor("audit", "--settle", "0", **environment)
         assert audited.code == 0, audited.out
-        cloud_cpu_s = _cpu_of_s(up.pid)
+        cloud_cpu_s = process_cpu_s(up.pid)
     return Switched(
         hosts, instances, seconds, cpu_s, cloud_cpu_s, kills, len(boots), nova_built, audited.out.strip()
     )
@@ -135,11 +136,6 @@ def _nova_builds(addresses: NovaAddresses, hosts: Sequence[str], first: int) -> 
 def _cpu_of_children_s() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def _cpu_of_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -22,13 +22,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
 import httpx
 from msgspec import Struct, to_builtins
 
+from laboratory.load.kernel import process_tree_cpu_s
 from laboratory.private_servers import descendants
 from tests.conformance.nova.cloud import Cloud, audited
 from tests.conformance.nova.nova_api import NovaApi, NovaRefusedError
@@ -36,13 +36,13 @@ from tests.conformance.nova.nova_conf import API_LEVEL, database_of
 from tests.conformance.nova.our_scheduler import our_scheduler, start_our_scheduler
 from tests.conformance.nova.stack import NovaStack, Wanted, nova_stack
 from tests.conformance.nova.stub_services import IMAGE
+from tests.waiting import NeverTrueError
 
 CLIENTS = 8
 # So many boots at a time wait for the scheduler: the API would take them faster than nova-scheduler decides them.
 UNDECIDED_MAX = 16
 # A boot whose scheduler died is waited for so long.
 UNDECIDED_WITHIN_S = 5.0
-TICKS = os.sysconf("SC_CLK_TCK")
 SETTLED_WITHIN_S = 3600.0
 # Boots that wait behind each other on one host cost no scheduling any more: so long is waited for them, and they are counted.
 BUILT_WITHIN_S = 60.0
@@ -91,18 +91,9 @@ def used(stack: NovaStack) -> Used:
         users = {str(user): float(seconds) for user, seconds in cursor.fetchall()}
     counted = stack.rabbitmq.ctl("eval", "rabbit_global_counters:overview().")
     received = sum(int(each) for each in _RECEIVED.findall(counted))
-    return Used({group: _cpu_s(roots) for group, roots in stack.groups.items()}, users, received)
-
-
-def _cpu_s(roots: Sequence[int]) -> float:
-    """CPU seconds of these processes, their descendants, and the children of these that have ended."""
-    everyone = {*roots, *(each for root in roots for each in descendants(root))}
-    ticks = 0
-    for process in everyone:
-        with suppress(OSError):
-            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-            ticks += sum(map(int, fields[11:15]))
-    return ticks / TICKS
+    return Used(
+        {group: sum(map(process_tree_cpu_s, roots)) for group, roots in stack.groups.items()}, users, received
+    )
 
 
 def load(stack: NovaStack, flavor: str, count: int, clients: int = CLIENTS) -> list[str]:
@@ -236,16 +227,16 @@ def _left(stack: NovaStack) -> Mapping[str, Any]:
     for each in stack.api.servers():
         with suppress(NovaRefusedError):
             stack.api.ask("DELETE", f"/servers/{each['id']}")
-    with suppress(TimeoutError):
+    with suppress(NeverTrueError):
         stack.api.until_true(lambda: not stack.api.servers(), "all servers are gone", 180)
-    with suppress(TimeoutError):
+    with suppress(NeverTrueError):
         stack.api.until_true(lambda: not any(cloud.used().values()), "nothing is in use", 60)
     return {"audit": audit, "in use at the end": {name: each for name, each in cloud.used().items() if each}}
 
 
 def _kill_scheduler(stack: NovaStack) -> None:
     for process in [*stack.groups["scheduler"]]:
-        stack.end(process, signal.SIGKILL)
+        stack.kill(process)
     if stack.wanted.scheduler == "ours":
         start_our_scheduler(stack)
     else:

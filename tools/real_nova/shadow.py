@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.conformance.nova.our_scheduler import prepare_our_scheduler, run_moor, start_our_scheduler
-from tests.conformance.nova.stack import NotStartedError, NovaStack, Wanted, nova_stack
+from tests.conformance.nova.stack import NovaStack, Wanted, nova_stack
 from tests.conformance.nova.stub_services import IMAGE
 from tools.real_nova.bench import BUILT_WITHIN_S, load, until_settled, used
 
-READY_WITHIN_S = 120.0
 # As nova.rpc_timeout_s below, and some looks.
 WAIT_S = 20
 SHADOW = "shadow"
@@ -71,7 +70,7 @@ def _run(stack: NovaStack, boots: int, clients: int, *, one_by_one: bool) -> Pat
         MOOR_NOVA_RPC_TIMEOUT_S=str(WAIT_S),
         MOOR_SCHEDULER_WEIGHERS="cpu,ram,disk,io_ops",
     )
-    _wait_for_copies(stack)
+    stack.wait_for_scheduler(SHADOW, "moorage.shadow")
     small, huge = stack.api.flavor("shadowed", 1, 64, 1), stack.api.flavor("huge", 5000, 64, 1)
     before = used(stack).cpu_s[SHADOW]
     sent = _each_built(stack, small, boots) if one_by_one else load(stack, small, boots, clients)
@@ -100,17 +99,6 @@ def _each_built(stack: NovaStack, flavor: str, boots: int) -> list[str]:
         made.append(str(stack.api.boot(f"load-{number}", flavor, IMAGE)["server"]["id"]))
         until_settled(stack, len(made), BUILT_WITHIN_S)
     return made
-
-
-def _wait_for_copies(stack: NovaStack) -> None:
-    until_s = time.monotonic() + READY_WITHIN_S
-    while "moorage.shadow\t1" not in stack.rabbitmq.ctl(
-        "--silent", "list_queues", "-p", "nova", "name", "consumers"
-    ):
-        if time.monotonic() > until_s:
-            said = "\n".join(stack.log_of(SHADOW).read_text().splitlines()[-30:])
-            raise NotStartedError(f"the worker in the shadow hears nothing:\n{said}")
-        time.sleep(0.5)
 
 
 def _notes(file: Path) -> int:

@@ -1,8 +1,7 @@
-"""A running Nova with what its operations need: hosts, flavors, and the words for what is seen of servers and of what they hold."""
+"""A running Nova with what its operations need: hosts, and the words for what is seen of servers and of what they hold."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cached_property
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -28,15 +27,24 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "ServerGroupAffinityFilter,DifferentHostFilter,SameHostFilter,AggregateInstanceExtraSpecsFilter",
     },
 }
+# Processors, memory and disk. Two of the half ones are more than a host.
+FLAVORS = {
+    "small": (1, 64, 1),
+    "large": (2, 128, 2),
+    "too-large": (11, 64, 1),
+    "half": (6, 64, 1),
+    "fast": (1, 64, 1),
+}
 _FIRST = ("VCPU", "MEMORY_MB", "DISK_GB")
 FLAVOR_HOLDS = "VCPU 1, MEMORY_MB 64, DISK_GB 1"
 LARGE_HOLDS = "VCPU 2, MEMORY_MB 128, DISK_GB 2"
 BOOTS_WITHIN_S = 120.0
 NO_HOST = "No valid host"
+TASK = "OS-EXT-STS:task_state"
 
 
 class Cloud:
-    """A stack, with what the operations need: flavors, questions about hosts and about what consumers hold."""
+    """A stack, with what the operations need: questions about hosts and about what consumers hold."""
 
     def __init__(self, stack: NovaStack) -> None:
         self.stack = stack
@@ -48,27 +56,6 @@ class Cloud:
         )
         self.neutron = httpx.Client(base_url=f"{stack.places.stub}/v2.0", timeout=60)
         self._number = 0
-
-    @cached_property
-    def small(self) -> str:
-        return self.nova.flavor("small", 1, 64, 1)
-
-    @cached_property
-    def large(self) -> str:
-        return self.nova.flavor("large", 2, 128, 2)
-
-    @cached_property
-    def too_large(self) -> str:
-        return self.nova.flavor("too-large", 11, 64, 1)
-
-    @cached_property
-    def half(self) -> str:
-        """More than half of a host."""
-        return self.nova.flavor("half", 6, 64, 1)
-
-    @cached_property
-    def fast(self) -> str:
-        return self.nova.flavor("fast", 1, 64, 1, aggregate_instance_extra_specs__speed="fast")
 
     def names(self) -> Mapping[str, str]:
         """Of all providers that there are now."""
@@ -92,12 +79,9 @@ class Cloud:
 
     def used(self) -> dict[str, int]:
         """The sums of what is in use of each class, over all hosts."""
-        sums: dict[str, int] = {}
+        sums: Counter[str] = Counter()
         for provider in self.names():
-            for name, amount in (
-                self.placement.get(f"/resource_providers/{provider}/usages").json()["usages"].items()
-            ):
-                sums[name] = sums.get(name, 0) + amount
+            sums.update(self.placement.get(f"/resource_providers/{provider}/usages").json()["usages"])
         return sums
 
     def started(self, flavor: str, **more: Any) -> Any:
@@ -108,16 +92,8 @@ class Cloud:
         return str(self.nova.boot(self.name("server"), flavor, IMAGE, **more)["server"]["id"])
 
     def boot_many(self, flavor: str, count: int, **more: Any) -> list[Any]:
-        made = self.nova.boot(
-            self.name("many"),
-            flavor,
-            IMAGE,
-            min_count=count,
-            max_count=count,
-            return_reservation_id=True,
-            **more,
-        )
-        reservation = made["reservation_id"]
+        many = {"min_count": count, "max_count": count, "return_reservation_id": True, **more}
+        reservation = self.nova.boot(self.name("many"), flavor, IMAGE, **many)["reservation_id"]
 
         def settled() -> list[Any]:
             found = self.nova.servers(reservation_id=reservation)
@@ -133,53 +109,51 @@ class Cloud:
         for server in servers:
             self.nova.until_gone(server)
 
-    def group(self, policy: str, **more: Any) -> str:
-        made = self.nova.ask(
-            "POST",
-            "/os-server-groups",
-            {"server_group": {"name": self.name("group"), "policy": policy, **more}},
-        )
-        return str(made["server_group"]["id"])
+    def group(self, policy: str, **more: Any) -> Mapping[str, str]:
+        """A hint that makes a server a member of this new group."""
+        group = {"server_group": {"name": self.name("group"), "policy": policy, **more}}
+        return {"group": self.nova.ask("POST", "/os-server-groups", group)["server_group"]["id"]}
 
-    def end_group(self, group: str) -> None:
-        self.nova.ask("DELETE", f"/os-server-groups/{group}")
+    def members(self, policy: str, count: int) -> list[Any]:
+        """One after another, of one group."""
+        group = self.group(policy)
+        return [self.started("small", hints=group) for _ in range(count)]
 
-    @contextmanager
-    def aggregate(self, metadata: Mapping[str, str], *hosts: str) -> Iterator[int]:
-        zone = metadata.get("availability_zone")
-        made = self.nova.ask(
-            "POST",
-            "/os-aggregates",
-            {"aggregate": {"name": self.name("aggregate"), "availability_zone": zone}},
-        )
-        number = int(made["aggregate"]["id"])
-        path = f"/os-aggregates/{number}"
-        more = {key: value for key, value in metadata.items() if key != "availability_zone"}
-        try:
-            if more:
-                self.nova.ask("POST", f"{path}/action", {"set_metadata": {"metadata": more}})
-            for host in hosts:
-                self.nova.ask("POST", f"{path}/action", {"add_host": {"host": host}})
-            yield number
-        finally:
-            for host in self.nova.ask("GET", path)["aggregate"]["hosts"]:
-                self.nova.ask("POST", f"{path}/action", {"remove_host": {"host": host}})
-            self.nova.ask("DELETE", path)
+    def aggregate(self, host: str, zone: str | None = None, **metadata: str) -> None:
+        made = {"aggregate": {"name": self.name("aggregate"), "availability_zone": zone}}
+        path = f"/os-aggregates/{self.nova.ask('POST', '/os-aggregates', made)['aggregate']['id']}/action"
+        if metadata:
+            self.nova.ask("POST", path, {"set_metadata": {"metadata": metadata}})
+        self.nova.ask("POST", path, {"add_host": {"host": host}})
 
-    def set_service(self, host: str, **changes: Any) -> None:
-        self.nova.ask("PUT", f"/os-services/{self.nova.service_of(host)['id']}", changes)
+    def end_aggregates(self) -> None:
+        for each in self.nova.ask("GET", "/os-aggregates")["aggregates"]:
+            for host in each["hosts"]:
+                self.nova.ask("POST", f"/os-aggregates/{each['id']}/action", {"remove_host": {"host": host}})
+            self.nova.ask("DELETE", f"/os-aggregates/{each['id']}")
 
-    @contextmanager
-    def only(self, *hosts: str) -> Iterator[None]:
-        """All other hosts are disabled meanwhile."""
+    def set_service(self, *hosts: str, **changes: Any) -> None:
+        for host in hosts:
+            self.nova.ask("PUT", f"/os-services/{self.nova.service_of(host)['id']}", changes)
+
+    def only(self, *hosts: str) -> None:
+        """All other hosts are disabled, until the operation has ended."""
         others = [host for host in (*HOSTS, MORTAL) if host not in hosts]
-        for host in others:
-            self.set_service(host, status="disabled", disabled_reason="not for this operation")
-        try:
-            yield
-        finally:
-            for host in others:
-                self.set_service(host, status="enabled")
+        self.set_service(*others, status="disabled", disabled_reason="not for this operation")
+
+    def clear(self) -> None:
+        """Take all away that an operation has made, and let hosts be as they were."""
+        self.delete(*(each["id"] for each in self.nova.servers()))
+        for group in self.nova.ask("GET", "/os-server-groups")["server_groups"]:
+            self.nova.ask("DELETE", f"/os-server-groups/{group['id']}")
+        self.end_aggregates()
+        for kind in ("ports", "subnets", "networks"):
+            for row in self.neutron.get(f"/{kind}?fields=id").raise_for_status().json()[kind]:
+                self.neutron.delete(f"/{kind}/{row['id']}").raise_for_status()
+        for each in self.nova.services():
+            status = "disabled" if each["host"] in FAILING else "enabled"
+            if each["binary"] == "nova-compute" and (each["status"], each["forced_down"]) != (status, False):
+                self.set_service(each["host"], status=status, forced_down=False)
 
     def migration_of(self, server: str) -> str:
         """The id under which the source holds what a move left there."""
@@ -188,11 +162,15 @@ class Cloud:
 
 
 def is_settled(server: Mapping[str, Any]) -> bool:
-    return server["OS-EXT-STS:task_state"] is None and server["status"] in ("ACTIVE", "SHUTOFF", "ERROR")
+    return server[TASK] is None and server["status"] in ("ACTIVE", "SHUTOFF", "ERROR")
 
 
 def host_of(server: Mapping[str, Any]) -> str:
     return str(server["OS-EXT-SRV-ATTR:host"])
+
+
+def spread(servers: Sequence[Mapping[str, Any]]) -> str:
+    return f"{len(servers)} on {len({host_of(each) for each in servers})}, {statuses(servers)}"
 
 
 def cell_of(host: str) -> str:

@@ -9,6 +9,7 @@ from tests.conformance.nova.cloud import (
     MORTAL,
     NOTHING_FOUND,
     SMALL,
+    TASK,
     Cloud,
     Operation,
     audited,
@@ -46,57 +47,37 @@ def moved(
     return f"{meanwhile}; {end}: {'back' if back else 'there'}, {state_of(cloud, after)}{also(after)}, the move {left}"
 
 
-def _moved(cloud: Cloud, move: tuple[str, Any], end: str) -> str:
-    server = cloud.started(cloud.small)
-    seen = moved(cloud, server, move, end)
-    cloud.delete(server["id"])
-    return seen
-
-
-def resize_and_confirm(cloud: Cloud) -> str:
-    return _moved(cloud, ("resize", {"flavorRef": cloud.large}), "confirmResize")
-
-
-def resize_and_revert(cloud: Cloud) -> str:
-    return _moved(cloud, ("resize", {"flavorRef": cloud.large}), "revertResize")
-
-
-def migrate_and_revert(cloud: Cloud) -> str:
-    return _moved(cloud, ("migrate", None), "revertResize")
-
-
 def migrate_to_a_host(cloud: Cloud) -> str:
-    server = cloud.started(cloud.small, host="c1h1")
-    cloud.nova.act(server["id"], "migrate", {"host": "c1h3"})
-    there = cloud.nova.until(server["id"], "VERIFY_RESIZE")
-    cloud.nova.act(server["id"], "confirmResize")
-    seen = f"{host_of(there)}, {state_of(cloud, cloud.nova.until(server['id'], 'ACTIVE'))}"
-    cloud.delete(server["id"])
-    return seen
+    id_ = cloud.started("small", host="c1h1")["id"]
+    cloud.nova.act(id_, "migrate", {"host": "c1h3"})
+    there = cloud.nova.until(id_, "VERIFY_RESIZE")
+    cloud.nova.act(id_, "confirmResize")
+    return f"{host_of(there)}, {state_of(cloud, cloud.nova.until(id_, 'ACTIVE'))}"
 
 
 def live_migrate(cloud: Cloud) -> str:
-    server = cloud.started(cloud.small, host="c1h1")
-    cloud.nova.act(server["id"], "os-migrateLive", {"host": None, "block_migration": "auto"})
+    id_ = cloud.started("small", host="c1h1")["id"]
 
-    def moved() -> Any:
-        found = cloud.nova.server(server["id"])
-        return found if found["OS-EXT-STS:task_state"] is None and host_of(found) != "c1h1" else None
+    def live_migrated(target: str | None) -> str:
+        cloud.nova.act(id_, "os-migrateLive", {"host": target, "block_migration": "auto"})
+        there = until_seen(
+            cloud, id_, lambda found: not found[TASK] and (host_of(found) == "c1h1") is bool(target)
+        )
+        left = soon(lambda: cloud.held(cloud.migration_of(id_)), {})
+        where = host_of(there) if target else cell_of(host_of(there))
+        return f"{where}, {state_of(cloud, there)}, the move {left or 'nothing'}"
 
-    there = cloud.nova.until_true(moved, "it is elsewhere")
-    left = soon(lambda: cloud.held(cloud.migration_of(server["id"])), {})
-    seen = f"{cell_of(host_of(there))}, {state_of(cloud, there)}, the move {left or 'nothing'}"
-    cloud.nova.act(server["id"], "os-migrateLive", {"host": "c1h1", "block_migration": "auto"})
+    return f"{live_migrated(None)}; to a host that is named: {live_migrated('c1h1')}"
 
-    def back() -> Any:
-        found = cloud.nova.server(server["id"])
-        return found if found["OS-EXT-STS:task_state"] is None and host_of(found) == "c1h1" else None
 
-    again = cloud.nova.until_true(back, "it is back")
-    soon(lambda: cloud.held(cloud.migration_of(server["id"])), {})
-    seen += f"; to a host that is named: {host_of(again)}, {state_of(cloud, again)}"
-    cloud.delete(server["id"])
-    return seen
+def until_seen(cloud: Cloud, server: str, is_so: Callable[[Mapping[str, Any]], bool]) -> Any:
+    """The server when it is as it should be."""
+
+    def seen() -> Any:
+        found = cloud.nova.server(server)
+        return found if is_so(found) else None
+
+    return cloud.nova.until_true(seen, "it is elsewhere")
 
 
 def evacuated(
@@ -105,21 +86,19 @@ def evacuated(
     """The host dies; the instance is built elsewhere in its cell; the host comes back and lets go."""
     stack = cloud.stack
     process = next(each for each, hosts in stack.hosts.items() if MORTAL in hosts and stack.is_alive(each))
-    stack.end(process, 9)
+    stack.kill(process)
     cloud.set_service(MORTAL, forced_down=True)
     cloud.nova.act(server["id"], "evacuate", {})
-
-    def is_elsewhere() -> Any:
-        found = cloud.nova.server(server["id"])
-        return (
-            found if is_settled(found) and (host_of(found) != MORTAL or found["status"] == "ERROR") else None
-        )
 
     def beside() -> dict[str, str]:
         held = cloud.held(server["id"])
         return {name: held[name] for name in held if name.partition(":")[0] == MORTAL}
 
-    there = cloud.nova.until_true(is_elsewhere, "it is elsewhere")
+    there = until_seen(
+        cloud,
+        server["id"],
+        lambda found: is_settled(found) and (host_of(found) != MORTAL or found["status"] == "ERROR"),
+    )
     left = held_at(beside(), MORTAL, "the source's")
     meanwhile = f"{cell_of(host_of(there))}, {there['status']}{also(there)}, and {left}"
     stack.start_computes("cell1", (MORTAL,))
@@ -130,83 +109,76 @@ def evacuated(
     return f"{meanwhile}; the host came back: {state_of(cloud, after)}{also(after)}"
 
 
-def evacuate(cloud: Cloud) -> str:
-    server = cloud.started(cloud.small, host=MORTAL)
-    seen = evacuated(cloud, server)
-    cloud.delete(server["id"])
-    return seen
-
-
 def shelve(cloud: Cloud) -> str:
-    server = cloud.started(cloud.small)
-    cloud.nova.act(server["id"], "shelve")
-    shelved = cloud.nova.until(server["id"], "SHELVED_OFFLOADED")
-    seen = state_of(cloud, shelved)
-    cloud.nova.act(server["id"], "unshelve")
-    again = cloud.nova.until(server["id"], "ACTIVE")
-    seen += f"; unshelved: {state_of(cloud, again)}"
-    cloud.nova.act(server["id"], "shelve")
-    cloud.nova.until(server["id"], "SHELVED_OFFLOADED")
+    id_ = cloud.started("small")["id"]
+    shelved = _shelved(cloud, id_)
+    cloud.nova.act(id_, "unshelve")
+    again = cloud.nova.until(id_, "ACTIVE")
+    seen = f"{state_of(cloud, shelved)}; unshelved: {state_of(cloud, again)}"
+    _shelved(cloud, id_)
     other = "c1h2" if cell_of(host_of(again)) == "cell1" else "c2h1"
-    cloud.nova.act(server["id"], "unshelve", {"host": other})
-    named = cloud.nova.until(server["id"], "ACTIVE")
-    seen += f"; to a host that is named: {'there' if host_of(named) == other else host_of(named)}, {state_of(cloud, named)}"
-    cloud.delete(server["id"])
-    return seen
+    cloud.nova.act(id_, "unshelve", {"host": other})
+    named = cloud.nova.until(id_, "ACTIVE")
+    where = "there" if host_of(named) == other else host_of(named)
+    return f"{seen}; to a host that is named: {where}, {state_of(cloud, named)}"
+
+
+def _shelved(cloud: Cloud, server: str) -> Any:
+    cloud.nova.act(server, "shelve")
+    return cloud.nova.until(server, "SHELVED_OFFLOADED")
 
 
 def rebuild(cloud: Cloud) -> str:
-    server = cloud.started(cloud.small)
+    server = cloud.started("small")
     seen = []
     for image in (IMAGE, OTHER_IMAGE):
         cloud.nova.act(server["id"], "rebuild", {"imageRef": image})
         after = cloud.nova.until(server["id"], "ACTIVE")
         home = "at home" if host_of(after) == host_of(server) else "elsewhere"
-        seen.append(
-            f"{home}, {'that' if after['image']['id'] == image else 'another'} image, {state_of(cloud, after)}"
-        )
-    cloud.delete(server["id"])
+        has = "that" if after["image"]["id"] == image else "another"
+        seen.append(f"{home}, {has} image, {state_of(cloud, after)}")
     return "; another image: ".join(seen)
 
 
 def audits(cloud: Cloud) -> str:
     """With servers of all kinds alive: one active, one resized, one shelved."""
-    active, resized, shelved = (cloud.started(cloud.small)["id"] for _ in range(3))
-    cloud.nova.act(resized, "resize", {"flavorRef": cloud.large})
+    _, resized, shelved = (cloud.started("small")["id"] for _ in range(3))
+    cloud.nova.act(resized, "resize", {"flavorRef": "large"})
     cloud.nova.until(resized, "VERIFY_RESIZE")
-    cloud.nova.act(shelved, "shelve")
-    cloud.nova.until(shelved, "SHELVED_OFFLOADED")
-    seen = audited(cloud)
-    cloud.delete(active, resized, shelved)
-    return seen
+    _shelved(cloud, shelved)
+    return audited(cloud)
 
 
 OPERATIONS = (
     Operation(
         "resize, confirm",
         f"elsewhere in its cell, VERIFY_RESIZE, {LARGE}, the move {FLAVOR_HOLDS} on the source's host; confirmResize: there, ACTIVE, {LARGE}, the move nothing",
-        resize_and_confirm,
+        lambda cloud: moved(
+            cloud, cloud.started("small"), ("resize", {"flavorRef": "large"}), "confirmResize"
+        ),
     ),
     Operation(
         "resize, revert",
         f"elsewhere in its cell, VERIFY_RESIZE, {LARGE}, the move {FLAVOR_HOLDS} on the source's host; revertResize: back, ACTIVE, {SMALL}, the move nothing",
-        resize_and_revert,
+        lambda cloud: moved(
+            cloud, cloud.started("small"), ("resize", {"flavorRef": "large"}), "revertResize"
+        ),
     ),
     Operation(
         "migrate, revert",
         f"elsewhere in its cell, VERIFY_RESIZE, {SMALL}, the move {FLAVOR_HOLDS} on the source's host; revertResize: back, ACTIVE, {SMALL}, the move nothing",
-        migrate_and_revert,
+        lambda cloud: moved(cloud, cloud.started("small"), ("migrate", None), "revertResize"),
     ),
     Operation("migrate to a host", f"c1h3, ACTIVE, {SMALL}", migrate_to_a_host),
     Operation(
         "live migrate",
-        f"cell1, ACTIVE, {SMALL}, the move nothing; to a host that is named: c1h1, ACTIVE, {SMALL}",
+        f"cell1, ACTIVE, {SMALL}, the move nothing; to a host that is named: c1h1, ACTIVE, {SMALL}, the move nothing",
         live_migrate,
     ),
     Operation(
         "evacuate",
         f"cell1, SHUTOFF, and {FLAVOR_HOLDS} on the source's host; the host came back: SHUTOFF, {SMALL}",
-        evacuate,
+        lambda cloud: evacuated(cloud, cloud.started("small", host=MORTAL)),
     ),
     Operation(
         "shelve, unshelve",

@@ -3,19 +3,15 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from tests.conformance.nova.stack import ROOT, NotStartedError, NovaStack
 
 MOOR = (sys.executable, "-m", "moor")
 
 
-@contextmanager
-def our_scheduler(stack: NovaStack) -> Iterator[None]:
+def our_scheduler(stack: NovaStack) -> None:
     prepare_our_scheduler(stack)
     start_our_scheduler(stack)
-    yield
 
 
 def prepare_our_scheduler(stack: NovaStack) -> None:

@@ -5,8 +5,7 @@ and another agent without a bridge. Nova reads in the scheduler's answer which o
 """
 
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from tests.conformance.nova.cloud import (
@@ -23,11 +22,11 @@ from tests.conformance.nova.cloud import (
     host_of,
     place_at,
     soon,
+    spread,
     state_of,
-    statuses,
 )
+from tests.conformance.nova.header_identity import PROJECT
 from tests.conformance.nova.moves import evacuated, moved
-from tests.conformance.nova.nova_api import PROJECT
 
 EGRESS, INGRESS = "NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"
 PACKETS = "NET_PACKET_RATE_KILOPACKET_PER_SEC"
@@ -95,11 +94,10 @@ def _add_provider(cloud: Cloud, name: str, parent: str, amounts: Mapping[str, in
 
 
 class PhysicalNetwork:
-    """A network in Neutron, with its ports and their servers. `close` takes all away again."""
+    """A network in Neutron, with its ports and their servers."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
-        self.servers: list[str] = []
         add_agents(cloud)
         self.id = self._create("networks", name="physical", **{"provider:physical_network": "physnet0"})["id"]
         self._create("subnets", network_id=self.id, cidr="10.0.0.0/16", ip_version=4, gateway_ip="10.0.0.1")
@@ -116,9 +114,8 @@ class PhysicalNetwork:
         return str(self._create("ports", network_id=self.id, resource_request=request)["id"])
 
     def boot(self, *ports: str, **more: Any) -> str:
-        id_ = self.cloud.boot(self.cloud.small, networks=[{"port": each} for each in ports] or "none", **more)
-        self.servers.append(id_)
-        return id_
+        networks = [{"port": each} for each in ports] or "none"
+        return self.cloud.boot("small", networks=networks, **more)
 
     def settled(self, server: str) -> Any:
         return self.cloud.nova.until(server, "ACTIVE", within_s=BOOTS_WITHIN_S)
@@ -126,10 +123,6 @@ class PhysicalNetwork:
     def started(self, *ports: str, **more: Any) -> Any:
         """A server with these ports that was booted and is settled."""
         return self.settled(self.boot(*ports, **more))
-
-    def delete(self, server: Mapping[str, Any]) -> None:
-        self.cloud.delete(server["id"])
-        self.servers.remove(server["id"])
 
     def port_state(self, port: str, host: str = "") -> str:
         """Where a port is, and which provider serves each of its groups as Nova has told Neutron; in words."""
@@ -155,130 +148,113 @@ class PhysicalNetwork:
         seen = [self.port_state(each, host_of(server)) for each in ports]
         return f"{state_of(self.cloud, server)}, {', '.join(seen)}"
 
-    def close(self) -> None:
-        self.cloud.delete(*self.servers)
-        for kind in ("ports", "subnets", "networks"):
-            for row in self.cloud.neutron.get(f"/{kind}?fields=id").raise_for_status().json()[kind]:
-                self.cloud.neutron.delete(f"/{kind}/{row['id']}").raise_for_status()
-
-
-@contextmanager
-def physical_network(cloud: Cloud) -> Iterator[PhysicalNetwork]:
-    network = PhysicalNetwork(cloud)
-    try:
-        yield network
-    finally:
-        network.close()
-
 
 def with_bandwidth(cloud: Cloud) -> str:
     seen, hosts = set(), set()
-    with physical_network(cloud) as network:
-        for _ in range(3):
-            port = network.port(bandwidth(4_000))
-            server = network.started(port)
-            hosts.add(host_of(server))
-            before = network.states(server, port)
-            # On an empty cloud each time: chance has the same to choose from.
-            network.delete(server)
-            held = cloud.held(server["id"]) or "nothing"
-            seen.add(f"{before}; deleted, holds {held}, {network.port_state(port)}")
-    return f"{' / '.join(sorted(seen))}; on {_are_on_network(hosts)}"
+    network = PhysicalNetwork(cloud)
+    for _ in range(3):
+        port = network.port(bandwidth(4_000))
+        server = network.started(port)
+        hosts.add(host_of(server))
+        before = network.states(server, port)
+        # On an empty cloud each time: chance has the same to choose from.
+        cloud.delete(server["id"])
+        held = cloud.held(server["id"]) or "nothing"
+        seen.add(f"{before}; deleted, holds {held}, {network.port_state(port)}")
+    on = "hosts on the network" if hosts <= {*HOSTS_ON_NETWORK} else sorted(hosts)
+    return f"{' / '.join(sorted(seen))}; on {on}"
 
 
 def filled_bridges(cloud: Cloud) -> str:
-    with physical_network(cloud) as network:
-        servers = [network.started(network.port(bandwidth(6_000))) for _ in HOSTS_ON_NETWORK]
-        hosts = {host_of(each) for each in servers}
-        port = network.port(bandwidth(6_000))
-        refused = network.states(network.started(port), port)
-        freed = servers[0]
-        network.delete(freed)
-        again = network.started(port)
-        back = "there" if host_of(again) == host_of(freed) else host_of(again)
-        return (
-            f"{statuses(servers)} on {len(hosts)} hosts; one more: {refused}; "
-            f"after one was deleted: {back}, {network.states(again, port)}"
-        )
+    network = PhysicalNetwork(cloud)
+    servers = [network.started(network.port(bandwidth(6_000))) for _ in HOSTS_ON_NETWORK]
+    port = network.port(bandwidth(6_000))
+    refused = network.states(network.started(port), port)
+    cloud.delete(servers[0]["id"])
+    again = network.started(port)
+    back = "there" if host_of(again) == host_of(servers[0]) else host_of(again)
+    return (
+        f"{spread(servers)}; one more: {refused}; "
+        f"after one was deleted: {back}, {network.states(again, port)}"
+    )
 
 
 def of_one_agent(cloud: Cloud) -> str:
-    with physical_network(cloud) as network:
-        port = network.port(bandwidth(4_000), packets(100))
-        return network.states(network.started(port), port)
+    network = PhysicalNetwork(cloud)
+    port = network.port(bandwidth(4_000), packets(100))
+    return network.states(network.started(port), port)
 
 
 def eight_at_once(cloud: Cloud) -> str:
     """They need all the room that there is."""
-    with physical_network(cloud) as network:
-        ports = [network.port(bandwidth(4_000)) for _ in range(2 * len(HOSTS_ON_NETWORK))]
-        booted = [network.boot(port) for port in ports]
-        servers = [network.settled(each) for each in booted]
-        seen = {network.states(server, port) for server, port in zip(servers, ports, strict=True)}
-        hosts = [host_of(each) for each in servers]
-    most = max(hosts.count(each) for each in hosts)
-    return f"{' / '.join(sorted(seen))}; at most {most} on one host"
+    network = PhysicalNetwork(cloud)
+    ports = [network.port(bandwidth(4_000)) for _ in range(2 * len(HOSTS_ON_NETWORK))]
+    booted = [network.boot(port) for port in ports]
+    servers = [network.settled(each) for each in booted]
+    seen = {network.states(server, port) for server, port in zip(servers, ports, strict=True)}
+    hosts = [host_of(each) for each in servers]
+    return f"{' / '.join(sorted(seen))}; at most {max(map(hosts.count, hosts))} on one host"
 
 
 def alternate_with_bandwidth(cloud: Cloud) -> str:
     """The first build fails; the cell's conductor claims what the answer says of the alternate, and the port goes with it."""
-    with cloud.only(), physical_network(cloud) as network:
-        for host in FAILING:
-            cloud.set_service(host, status="enabled")
-        port = network.port(bandwidth(4_000))
-        server = network.started(port)
-        for host in FAILING:
-            cloud.set_service(host, status="disabled", disabled_reason="fails")
-        is_there = host_of(server) in FAILING
-        return f"{network.states(server, port)}, {'a failing host' if is_there else host_of(server)}"
-
-
-def _moved(cloud: Cloud, move: tuple[str, Any], end: str) -> str:
-    with physical_network(cloud) as network, cloud.only("c1h1", "c1h2", "c1h3"):
-        port = network.port(bandwidth(4_000))
-        server = network.started(port)
-        return moved(cloud, server, move, end, lambda now: f", {network.port_state(port, host_of(now))}")
+    cloud.only()
+    network = PhysicalNetwork(cloud)
+    cloud.set_service(*FAILING, status="enabled")
+    port = network.port(bandwidth(4_000))
+    server = network.started(port)
+    is_there = host_of(server) in FAILING
+    return f"{network.states(server, port)}, {'a failing host' if is_there else host_of(server)}"
 
 
 def migrate_and_confirm(cloud: Cloud) -> str:
-    return _moved(cloud, ("migrate", None), "confirmResize")
+    cloud.only("c1h1", "c1h2", "c1h3")
+    network = PhysicalNetwork(cloud)
+    port = network.port(bandwidth(4_000))
+    return moved(
+        cloud,
+        network.started(port),
+        ("migrate", None),
+        "confirmResize",
+        lambda now: _with(network, port, now),
+    )
 
 
 def migrate_without_room(cloud: Cloud) -> str:
     """The only other host of its cell with a bridge has no bandwidth left."""
-    with physical_network(cloud) as network, cloud.only("c1h1", "c1h2", "c1h3"):
-        port, other = (network.port(bandwidth(6_000)) for _ in range(2))
-        server = network.started(port, host="c1h2")
-        network.started(other, host="c1h3")
-        cloud.nova.act(server["id"], "migrate")
-        after = soon(lambda: _settled_action(cloud, server["id"]), "Error")
-        shown = cloud.nova.until(server["id"], "ACTIVE")
-        home = "at home" if host_of(shown) == "c1h2" else host_of(shown)
-        return f"{after}, {home}, {network.states(shown, port)}"
+    cloud.only("c1h1", "c1h2", "c1h3")
+    network = PhysicalNetwork(cloud)
+    port, other = (network.port(bandwidth(6_000)) for _ in range(2))
+    server = network.started(port, host="c1h2")
+    network.started(other, host="c1h3")
+    cloud.nova.act(server["id"], "migrate")
+    after = soon(lambda: _settled_action(cloud, server["id"]), "Error")
+    shown = cloud.nova.until(server["id"], "ACTIVE")
+    home = "at home" if host_of(shown) == "c1h2" else host_of(shown)
+    return f"{after}, {home}, {network.states(shown, port)}"
 
 
 def evacuate(cloud: Cloud) -> str:
-    with physical_network(cloud) as network:
-        port = network.port(bandwidth(4_000))
-        server = network.started(port, host=MORTAL)
-        return evacuated(cloud, server, lambda now: f", {network.port_state(port, host_of(now))}")
+    network = PhysicalNetwork(cloud)
+    port = network.port(bandwidth(4_000))
+    return evacuated(cloud, network.started(port, host=MORTAL), lambda now: _with(network, port, now))
+
+
+def _with(network: PhysicalNetwork, port: str, server: Mapping[str, Any]) -> str:
+    return f", {network.port_state(port, host_of(server))}"
 
 
 def audits(cloud: Cloud) -> str:
     """With a server whose port has bandwidth."""
-    with physical_network(cloud) as network:
-        network.started(network.port(bandwidth(4_000)))
-        return audited(cloud)
+    network = PhysicalNetwork(cloud)
+    network.started(network.port(bandwidth(4_000)))
+    return audited(cloud)
 
 
 def _settled_action(cloud: Cloud, server: str) -> str:
     """How the last action on the server ended."""
     actions = cloud.nova.ask("GET", f"/servers/{server}/os-instance-actions")["instanceActions"]
     return str(actions[0]["message"])
-
-
-def _are_on_network(hosts: set[str]) -> str:
-    return "hosts on the network" if hosts <= set(HOSTS_ON_NETWORK) else f"{sorted(hosts)}"
 
 
 _BANDWIDTH = f"{bandwidth_holds(4_000)} on its bridge"
@@ -296,7 +272,7 @@ OPERATIONS = (
     ),
     Operation(
         "ports with bandwidth: all bridges are full",
-        f"ACTIVE on 4 hosts; one more: {NO_HOST_FOUND}, a free port; after one was deleted: there, {_HAS_MORE}",
+        f"4 on 4, ACTIVE; one more: {NO_HOST_FOUND}, a free port; after one was deleted: there, {_HAS_MORE}",
         filled_bridges,
     ),
     Operation(

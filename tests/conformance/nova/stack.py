@@ -4,12 +4,12 @@ All processes are children of one keeper, so that they end with the process that
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -27,8 +27,8 @@ from tests.conformance.nova.nova_conf import (
     write_configuration,
 )
 from tests.environments import environment
-from tests.nova.mariadb import MariaDB
-from tests.placement_servers import our_server
+from tests.nova.mariadb import MariaDB, start_mariadb
+from tests.placement_servers import answers, openstacks_server, our_server
 from tests.servers.free_places import free_port, place_in_memory
 from tests.servers.postgres import FAST, PrivatePostgres
 from tests.servers.rabbitmq import PrivateRabbitMQ
@@ -45,6 +45,9 @@ DATABASES_MAX = 2000
 COMPUTES_WITHIN_S = 600
 COMPUTES_PER_PROCESS = 50
 SCHEDULER_WITHIN_S = 120
+KILLED_WITHIN_S = 30
+# So much of a log an error has.
+TOLD = 4000
 
 
 class NotStartedError(RuntimeError):
@@ -63,7 +66,6 @@ class Wanted(Struct, frozen=True):
     )
     # Options of nova.conf, by section.
     options: Mapping[str, Mapping[str, str]] = {}
-    conductors: int = 1
     report_s: int = 5
     down_s: int = 30
     notifies: bool = True
@@ -102,6 +104,10 @@ class NovaStack:
     def log_of(self, name: str) -> Path:
         return self.directory / f"{name}.log"
 
+    def said(self, name: str) -> str:
+        log = self.log_of(name)
+        return log.read_text(errors="replace") if log.exists() else ""
+
     def start(self, kind: str, name: str, argv: Sequence[str], **environment: str) -> int:
         """Start a process; `kind` is its group."""
         process = self.keeper.start(
@@ -123,23 +129,30 @@ class NovaStack:
     def is_alive(self, process: int) -> bool:
         return process in self.keeper.processes()
 
-    def end(self, process: int, signum: int = signal.SIGTERM, within_s: float = 30) -> None:
-        """End a process of the stack, with its children."""
-        below = descendants(process)
-        os.kill(process, signum)
-        with suppress(NeverTrueError):
-            wait_for(lambda: not self.is_alive(process), within_s=within_s)
-        for each in (process, *below):
-            if self.is_alive(each):
+    def kill(self, process: int) -> None:
+        """A process of the stack, with its children."""
+        for each in (process, *descendants(process)):
+            with suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
+        self.wait(f"the end of {process}", lambda: not self.is_alive(process), KILLED_WITHIN_S)
         for group in self.groups.values():
-            if process in group:
-                group.remove(process)
+            group[:] = [each for each in group if each != process]
 
-    def run(self, *argv: str, allowed: Sequence[int] = (0,)) -> str:
-        """Run one of Nova's own commands, and return its output."""
+    def wait(
+        self, name: str, ready: Callable[[], bool], within_s: float, alive: Callable[[], bool] = lambda: True
+    ) -> None:
+        """The error has the end of the log of this name."""
+        try:
+            wait_for(lambda: ready() or not alive(), within_s=within_s)
+        except NeverTrueError as problem:
+            raise NotStartedError(f"{name}:\n{self.said(name)[-TOLD:]}") from problem
+        if not ready():
+            raise NotStartedError(f"{name} has ended:\n{self.said(name)[-TOLD:]}")
+
+    def manage(self, *argv: str, level: str = API_LEVEL, allowed: Sequence[int] = (0,)) -> str:
+        """Run nova-manage, and return its output."""
         done = subprocess.run(
-            (self.program(argv[0]), *argv[1:]),
+            (self.program("nova-manage"), "--config-file", str(self.configuration(level)), *argv),
             env={**os.environ, "PYTHONWARNINGS": "ignore"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -149,45 +162,30 @@ class NovaStack:
         )
         if done.returncode not in allowed:
             said = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
-            raise NotStartedError(f"{' '.join(argv)} ended with {done.returncode}:\n{said}")
+            raise NotStartedError(f"nova-manage {' '.join(argv)} ended with {done.returncode}:\n{said}")
         return done.stdout
-
-    def manage(self, *argv: str, level: str = API_LEVEL, allowed: Sequence[int] = (0,)) -> str:
-        return self.run(
-            "nova-manage", "--config-file", str(self.configuration(level)), *argv, allowed=allowed
-        )
 
     def start_computes(self, cell: str, hosts: Sequence[str], driver: str = "") -> int:
         """With the driver of nova.conf, or another one."""
         name = f"computes-{hosts[0]}"
-        log = self.log_of(name)
-        already = log.read_text().count(COMPUTES_STARTED) if log.exists() else 0
+        already = self.said(name).count(COMPUTES_STARTED)
         process = self.start(
             "computes", name, (*self.module("computes"), str(self.configuration(cell)), driver, *hosts)
         )
         self.hosts[process] = hosts
-
-        def have_started() -> bool:
-            if not self.is_alive(process):
-                raise NotStartedError(f"computes {hosts[0]}...:\n{_end_of(log)}")
-            return log.read_text(errors="replace").count(COMPUTES_STARTED) > already
-
-        wait_for(have_started, f"computes {hosts[0]}... start: {log}", within_s=COMPUTES_WITHIN_S)
+        self.wait(
+            name,
+            lambda: self.said(name).count(COMPUTES_STARTED) > already,
+            COMPUTES_WITHIN_S,
+            lambda: self.is_alive(process),
+        )
         return process
 
     def start_conductors(self) -> None:
         """The super conductor, which asks the scheduler, and one conductor for each cell."""
-        for number in range(self.wanted.conductors):
-            self.start(
-                "super conductor",
-                f"super-conductor-{number}",
-                (
-                    *self.module("timed_conductor"),
-                    str(self.timings),
-                    "--config-file",
-                    str(self.configuration(API_LEVEL)),
-                ),
-            )
+        timed = (*self.module("timed_conductor"), str(self.timings))
+        conf = str(self.configuration(API_LEVEL))
+        self.start("super conductor", "super-conductor", (*timed, "--config-file", conf))
         for cell in self.wanted.cells:
             argv = (self.program("nova-conductor"), "--config-file", str(self.configuration(cell)))
             self.start("cell conductors", f"conductor-{cell}", argv)
@@ -198,29 +196,21 @@ class NovaStack:
             "scheduler", "nova-scheduler", (self.program("nova-scheduler"), "--config-file", str(conf))
         )
 
-    def wait_for_scheduler(self) -> None:
+    def wait_for_scheduler(self, name: str = "nova-scheduler", queue: str = "scheduler") -> None:
         """Until a scheduler consumes; a request that comes before is lost, and its caller waits for a minute."""
-
-        def listening() -> int:
-            if not any(map(self.is_alive, self.groups.get("scheduler", ()))):
-                raise NotStartedError(f"no scheduler listens:\n{_end_of(self.log_of('nova-scheduler'))}")
-            return self.schedulers_listening()
-
-        wait_for(listening, "a scheduler listens", within_s=SCHEDULER_WITHIN_S)
-
-    def schedulers_listening(self) -> int:
-        listed = self.rabbitmq.ctl(
-            "--silent", "list_queues", "-p", virtual_host(API_LEVEL), "name", "consumers"
+        listing = ("--silent", "list_queues", "-p", virtual_host(API_LEVEL), "name", "consumers")
+        self.wait(
+            name,
+            lambda: re.search(rf"^{queue}\t[1-9]", self.rabbitmq.ctl(*listing), re.MULTILINE) is not None,
+            SCHEDULER_WITHIN_S,
+            lambda: any(self.is_alive(each) for each in self.groups.get("scheduler", ())),
         )
-        queues = dict(line.split("\t") for line in listed.splitlines() if "\t" in line)
-        return int(queues.get("scheduler", 0))
-
-
-Scheduler = Callable[[NovaStack], AbstractContextManager[None]]
 
 
 @contextmanager
-def nova_stack(wanted: Wanted, our_scheduler: Scheduler | None = None) -> Iterator[NovaStack]:
+def nova_stack(
+    wanted: Wanted, our_scheduler: Callable[[NovaStack], object] | None = None
+) -> Iterator[NovaStack]:
     """The whole of it, with a scheduler that listens. `our_scheduler` is started in place of Nova's if that is wanted."""
     programs = environment("nova-stack", NOVA)
     with ExitStack() as ending:
@@ -245,13 +235,13 @@ def nova_stack(wanted: Wanted, our_scheduler: Scheduler | None = None) -> Iterat
         for level in (API_LEVEL, *wanted.cells):
             stack.rabbitmq.ctl("add_vhost", virtual_host(level))
             stack.rabbitmq.ctl("set_permissions", "-p", virtual_host(level), "guest", ".*", ".*", ".*")
-        placement, computes_placement = _placements(stack, ending, postgres)
+        placement, *computes_placement = _placements(stack, ending, postgres)
         stack.places = NovaPlaces(
             directory=stack.directory,
             amqp=stack.rabbitmq.address,
             database=f"127.0.0.1:{stack.database.port}",
             placement=placement,
-            computes_placement=computes_placement,
+            computes_placement="".join(computes_placement),
             stub=f"http://127.0.0.1:{stub}",
             options=wanted.options,
             report_s=wanted.report_s,
@@ -269,34 +259,18 @@ def nova_stack(wanted: Wanted, our_scheduler: Scheduler | None = None) -> Iterat
         if wanted.scheduler == "theirs":
             stack.start_their_scheduler()
         elif our_scheduler:
-            ending.enter_context(our_scheduler(stack))
+            our_scheduler(stack)
         stack.wait_for_scheduler()
         yield stack
 
 
 def _start_mariadb(stack: NovaStack) -> None:
-    port = free_port()
-    data = stack.directory / "mariadb"
-    installing = ("mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root")
-    subprocess.run((*installing, "--auth-root-authentication-method=normal"), check=True, capture_output=True)
-    server = (
-        *(
-            "/usr/sbin/mariadbd",
-            "--no-defaults",
-            f"--datadir={data}",
-            f"--socket={stack.directory}/mariadb.sock",
-        ),
-        *(f"--port={port}", "--bind-address=127.0.0.1", "--user=root", "--skip-log-bin", "--userstat=1"),
-        *(f"--max-connections={DATABASES_MAX}", "--innodb-buffer-pool-size=512M", "--skip-name-resolve"),
+    stack.database, process = start_mariadb(
+        stack.keeper,
+        *("--userstat=1", f"--max-connections={DATABASES_MAX}"),
+        *("--innodb-buffer-pool-size=512M", "--skip-name-resolve"),
     )
-    process = stack.start("nova database", "mariadb", server)
-    stack.database = MariaDB(port)
-    wait_until_ready(
-        "MariaDB",
-        ready=lambda: _is_open(stack.database),
-        alive=lambda: stack.is_alive(process),
-        logs=(stack.log_of("mariadb"),),
-    )
+    stack.groups["nova database"] = [process]
     databases = ("nova_api", "placement", *(database_of(level) for level in (API_LEVEL, *stack.wanted.cells)))
     with stack.database.connection() as connection, connection.cursor() as cursor:
         for user in ("nova", "scheduler", "placement", "computes"):
@@ -306,76 +280,46 @@ def _start_mariadb(stack: NovaStack) -> None:
             cursor.execute(f"CREATE DATABASE {database} CHARACTER SET utf8mb3")
 
 
-def _is_open(database: MariaDB) -> bool:
-    try:
-        database.connection().close()
-    except Exception:  # noqa: BLE001 - it raises several kinds until it is ready
-        return False
-    return True
+def _placements(stack: NovaStack, ending: ExitStack, postgres: PrivatePostgres | None) -> list[str]:
+    """Start the placement that is wanted; returns its address, and that of the computes' own if it is apart.
 
-
-def _placements(stack: NovaStack, ending: ExitStack, postgres: PrivatePostgres | None) -> tuple[str, str]:
-    """Start the placement that is wanted; returns its address, and that of the computes' own if it is apart."""
+    Each of Nova's is under a user of its own in the database, which counts by users.
+    """
     groups = ("placement", *(("computes placement",) if stack.wanted.is_placement_apart else ()))
     if postgres:
         postgres.wait_until_ready()
         stack.groups["placement database"] = [*postgres.processes()]
-        urls = [_our_placement(stack, group, ending, postgres.url) for group in groups]
-    else:
-        users = ("placement", "computes")
-        urls = [_their_placement(stack, *each) for each in zip(groups, users, strict=False)]
-    return urls[0], urls[1] if urls[1:] else ""
-
-
-def _our_placement(stack: NovaStack, group: str, ending: ExitStack, database: str) -> str:
-    server = ending.enter_context(our_server(database, auth="noauth2"))
-    stack.groups[group] = [server.eldest]
-    return server.url
-
-
-def _their_placement(stack: NovaStack, group: str, user: str) -> str:
-    """A server under a user of its own in the database, which counts by users."""
-    settings = {
-        "OS_PLACEMENT_DATABASE__CONNECTION": f"mysql+pymysql://{user}@127.0.0.1:{stack.database.port}/placement",
-        "OS_API__AUTH_STRATEGY": "noauth2",
-        "OS_OSLO_POLICY__ENFORCE_NEW_DEFAULTS": "false",
-    }
-    subprocess.run(
-        (stack.program("placement-manage"), "db", "sync"),
-        env={**os.environ, **settings},
-        check=True,
-        capture_output=True,
-    )
-    port = free_port()
-    argv = (
-        *(stack.program("pyuwsgi"), "--http-socket", f"127.0.0.1:{port}", "--master", "--need-app"),
-        *("--add-header", "Connection: close", "--processes", "2", "--die-on-term", "--disable-logging"),
-        *("--module", "placement.wsgi.api:application"),
-    )
-    name = group.replace(" ", "-")
-    process = stack.start(group, name, argv, **settings)
-    _wait_for_http(name, stack, process, f"http://127.0.0.1:{port}/")
-    return f"http://127.0.0.1:{port}"
+    urls = []
+    for group, user in zip(groups, ("placement", "computes"), strict=False):
+        theirs = f"mysql://{user}@127.0.0.1:{stack.database.port}/placement"
+        server = ending.enter_context(
+            our_server(postgres.url, auth="noauth2")
+            if postgres
+            else openstacks_server(theirs, stack.programs)
+        )
+        stack.groups[group] = [server.eldest]
+        urls.append(server.url)
+    return urls
 
 
 def _migrate(stack: NovaStack) -> None:
     """Make the tables by Nova's own migrations, the first time; then a copy of the empty databases is kept beside the programs."""
-    kept = {
-        name: stack.programs.parent / f"empty-{name}.sql" for name in ("nova_api", database_of(API_LEVEL))
-    }
+    cell0 = database_of(API_LEVEL)
+    kept = {name: stack.programs.parent / f"empty-{name}.sql" for name in ("nova_api", cell0)}
     if not all(each.exists() for each in kept.values()):
         stack.manage("api_db", "sync")
         stack.manage("db", "sync", "--local_cell")
         for name, file in kept.items():
-            _keep(stack, name, file)
+            part = file.with_suffix(".part")
+            part.write_bytes(_mariadb(stack, "mariadb-dump", name))
+            part.rename(file)
     else:
         for name, file in kept.items():
-            _restore(stack, file, name)
+            _mariadb(stack, "mariadb", name, file.read_bytes())
     for cell in stack.wanted.cells:
-        _restore(stack, kept[database_of(API_LEVEL)], database_of(cell))
+        _mariadb(stack, "mariadb", database_of(cell), kept[cell0].read_bytes())
     server = f"127.0.0.1:{stack.database.port}"
-    cell0 = f"mysql+pymysql://nova@{server}/{database_of(API_LEVEL)}"
-    stack.manage("cell_v2", "map_cell0", "--database_connection", cell0)
+    stack.manage("cell_v2", "map_cell0", "--database_connection", f"mysql+pymysql://nova@{server}/{cell0}")
     for cell in stack.wanted.cells:
         stack.manage(
             *("cell_v2", "create_cell", "--name", cell),
@@ -384,23 +328,10 @@ def _migrate(stack: NovaStack) -> None:
         )
 
 
-def _keep(stack: NovaStack, name: str, file: Path) -> None:
-    dumping = (
-        "mariadb-dump",
-        "--no-defaults",
-        f"--socket={stack.directory}/mariadb.sock",
-        "--user=root",
-        name,
-    )
-    with file.with_suffix(".part").open("wb") as part:
-        subprocess.run(dumping, stdout=part, check=True)
-    file.with_suffix(".part").rename(file)
-
-
-def _restore(stack: NovaStack, file: Path, name: str) -> None:
-    reading = ("mariadb", "--no-defaults", f"--socket={stack.directory}/mariadb.sock", "--user=root", name)
-    with file.open("rb") as kept:
-        subprocess.run(reading, stdin=kept, check=True)
+def _mariadb(stack: NovaStack, program: str, database: str, reads: bytes = b"") -> bytes:
+    socket = f"--socket={stack.directory}/mariadb.sock"
+    argv = (program, "--no-defaults", socket, "--user=root", database)
+    return subprocess.run(argv, input=reads, stdout=subprocess.PIPE, check=True).stdout
 
 
 def _start_api(stack: NovaStack) -> None:
@@ -411,25 +342,9 @@ def _start_api(stack: NovaStack) -> None:
         *("--die-on-term", "--disable-logging", "--module", "nova.wsgi.osapi_compute:application"),
     )
     process = stack.start("api", "api", argv, OS_NOVA_CONFIG_DIR=str(stack.directory / API_LEVEL))
-    _wait_for_http("nova-api", stack, process, f"http://{address}/")
-
-
-def _wait_for_http(name: str, stack: NovaStack, process: int, url: str) -> None:
     wait_until_ready(
-        name,
-        ready=partial(_answers, url),
+        "nova-api",
+        ready=partial(answers, int(address.rpartition(":")[2])),
         alive=lambda: stack.is_alive(process),
-        logs=(stack.log_of(name.removeprefix("nova-")),),
+        logs=(stack.log_of("api"),),
     )
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=20) as answer:  # noqa: S310 - of a server of ours
-            return int(answer.status) < 400
-    except OSError:
-        return False
-
-
-def _end_of(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-30:]) if log.exists() else "no log"

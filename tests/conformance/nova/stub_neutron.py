@@ -8,7 +8,6 @@ import ipaddress
 import uuid
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from threading import Lock
 from typing import Any
 
 Row = dict[str, Any]
@@ -65,62 +64,52 @@ _OF_BINDING = {
 
 
 class Neutron:
-    """The networks of one cloud. Its requests are answered one after another."""
+    """The networks of one cloud."""
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, Row]] = {name: {} for name in SINGULAR}
         # Of each port, by host; the active one among them.
         self._bindings: dict[str, dict[str, Row]] = {}
         self._addresses = 0
-        self._lock = Lock()
 
     def answer(self, method: str, path: Sequence[str], query: Query, body: Any) -> Answer:
         """The status and the body for a path below /v2.0."""
-        with self._lock:
-            match path:
-                case ["quotas", _]:
-                    unlimited = dict.fromkeys(("port", "network", "floatingip", "security_group"), -1)
-                    return HTTPStatus.OK, {"quota": unlimited}
-                case [name] if name in FIXED and method == "GET":
-                    return HTTPStatus.OK, {name: _listed(FIXED[name], query)}
-                case [name] if name in SINGULAR:
-                    return self._of_table(method, name, query, body)
-                case ["ports", id_, "bindings", *host] if id_ in self._bindings:
-                    return _of_bindings(method, self._bindings[id_], host, body)
-                case [name, id_] if id_ in self._tables.get(name, ()):
-                    return self._of_row(method, name, id_, query, body)
+        match [method, *path]:
+            case ["GET", "quotas", _]:
+                unlimited = dict.fromkeys(("port", "network", "floatingip", "security_group"), -1)
+                return HTTPStatus.OK, {"quota": unlimited}
+            case ["GET", name] if name in FIXED or name in SINGULAR:
+                rows = [self._shown(name, row) for row in self._tables.get(name, {}).values()]
+                return HTTPStatus.OK, {name: _listed(FIXED.get(name, rows), query)}
+            case ["POST", name] if name in SINGULAR:
+                return self._create(name, body[SINGULAR[name]])
+            case [_, "ports", id_, "bindings", *host] if self._is_bound(id_, *host[:1]):
+                return _of_bindings(method, self._bindings[id_], host, body)
+            case [_, name, id_] if id_ in self._tables.get(name, ()):
+                return self._of_row(method, name, id_, query, body)
         return _not_found(path)
 
-    def _of_table(self, method: str, name: str, query: Query, body: Any) -> Answer:
-        if method == "POST":
-            return self._create(name, body[SINGULAR[name]])
-        rows = [self._shown(name, row) for row in self._tables[name].values()]
-        return HTTPStatus.OK, {name: _listed(rows, query)}
+    def _is_bound(self, port: str, *hosts: str) -> bool:
+        return port in self._bindings and {*hosts} <= self._bindings[port].keys()
 
     def _create(self, name: str, sent: Row) -> Answer:
         row = {"id": str(uuid.uuid4()), "tenant_id": sent.get("project_id", ""), **_NEW[name], **sent}
         if name == "ports":
             self._addresses += 1
-            row.setdefault(
-                "mac_address", f"fa:16:3e:00:{self._addresses >> 8:02x}:{self._addresses & 255:02x}"
-            )
-            row.setdefault("fixed_ips", self._fixed_ips(row["network_id"]))
-            row.setdefault("security_groups", [])
-            binding = {**_UNBOUND, "vnic_type": "normal", "profile": {}}
-            self._bindings[row["id"]] = {"": binding}
+            mac = f"fa:16:3e:00:{self._addresses >> 8:02x}:{self._addresses & 255:02x}"
+            fixed_ips = [
+                {
+                    "subnet_id": subnet["id"],
+                    "ip_address": str(ipaddress.ip_network(subnet["cidr"])[self._addresses + 1]),
+                }
+                for subnet in self._tables["subnets"].values()
+                if subnet["network_id"] == row["network_id"]
+            ]
+            row = {"mac_address": mac, "fixed_ips": fixed_ips, "security_groups": [], **row}
+            self._bindings[row["id"]] = {"": {**_UNBOUND, "vnic_type": "normal", "profile": {}}}
             _bind(self._bindings[row["id"]], row)
         self._tables[name][row["id"]] = row
         return HTTPStatus.CREATED, {SINGULAR[name]: self._shown(name, row)}
-
-    def _fixed_ips(self, network: str) -> list[Row]:
-        return [
-            {
-                "subnet_id": subnet["id"],
-                "ip_address": str(ipaddress.ip_network(subnet["cidr"])[self._addresses + 1]),
-            }
-            for subnet in self._tables["subnets"].values()
-            if subnet["network_id"] == network
-        ]
 
     def _of_row(self, method: str, name: str, id_: str, query: Query, body: Any) -> Answer:
         row = self._tables[name][id_]
@@ -139,10 +128,8 @@ class Neutron:
     def _shown(self, name: str, row: Row) -> Row:
         match name:
             case "networks":
-                subnets = [
-                    each["id"] for each in self._tables["subnets"].values() if each["network_id"] == row["id"]
-                ]
-                return {**row, "subnets": subnets}
+                subnets = self._tables["subnets"].values()
+                return {**row, "subnets": [each["id"] for each in subnets if each["network_id"] == row["id"]]}
             case "ports":
                 active = _active(self._bindings[row["id"]])
                 shown = {field: active[part] for field, part in _OF_BINDING.items()}
@@ -150,37 +137,31 @@ class Neutron:
         return row
 
 
-def _of_bindings(method: str, bindings: dict[str, Row], more: Sequence[str], body: Any) -> Answer:
+def _of_bindings(method: str, bindings: dict[str, Row], path: Sequence[str], body: Any) -> Answer:
     """For all bindings of a port, or for that to a host."""
-    if more:
-        return _of_binding(method, bindings, more, body) if more[0] in bindings else _not_found(more)
-    if method == "GET":
-        return HTTPStatus.OK, {"bindings": [each for each in bindings.values() if each["host"]]}
-    sent = body["binding"]
-    if sent["host"] in bindings:
-        return _refused(HTTPStatus.CONFLICT, "PortBindingAlreadyExists", f"{sent['host']} has a binding")
-    made = {"vnic_type": "normal", "profile": {}, **sent, **_BOUND, "status": "INACTIVE"}
-    bindings[sent["host"]] = made
-    return HTTPStatus.CREATED, {"binding": made}
-
-
-def _of_binding(method: str, bindings: dict[str, Row], more: Sequence[str], body: Any) -> Answer:
-    binding = bindings[more[0]]
-    match method, *more[1:]:
-        case ["DELETE"]:
-            del bindings[more[0]]
-            if binding["status"] == "ACTIVE":
-                bindings[""] = {**binding, **_UNBOUND}
+    host = path[0] if path else ""
+    match [method, *path]:
+        case ["GET"]:
+            return HTTPStatus.OK, {"bindings": [each for each in bindings.values() if each["host"]]}
+        case ["POST"] if (host := body["binding"]["host"]) in bindings:
+            return _refused(HTTPStatus.CONFLICT, "PortBindingAlreadyExists", f"{host} has a binding")
+        case ["POST"]:
+            made = {"vnic_type": "normal", "profile": {}, **body["binding"], **_BOUND, "status": "INACTIVE"}
+            bindings[host] = made
+            return HTTPStatus.CREATED, {"binding": made}
+        case ["DELETE", _]:
+            if (gone := bindings.pop(host))["status"] == "ACTIVE":
+                bindings[""] = {**gone, **_UNBOUND}
             return HTTPStatus.NO_CONTENT, None
-        case ["PUT"]:
-            binding |= body["binding"]
-        case ["PUT", "activate"]:
-            if binding["status"] == "ACTIVE":
-                return _refused(HTTPStatus.CONFLICT, "PortBindingAlreadyActive", f"{more[0]} is active")
+        case ["PUT", _]:
+            bindings[host] |= body["binding"]
+        case ["PUT", _, "activate"] if bindings[host]["status"] == "ACTIVE":
+            return _refused(HTTPStatus.CONFLICT, "PortBindingAlreadyActive", f"{host} is active")
+        case ["PUT", _, "activate"]:
             _active(bindings)["status"] = "INACTIVE"
             bindings.pop("", None)
-            binding["status"] = "ACTIVE"
-    return HTTPStatus.OK, {"binding": binding}
+            bindings[host]["status"] = "ACTIVE"
+    return HTTPStatus.OK, {"binding": bindings[host]}
 
 
 def _bind(bindings: dict[str, Row], sent: Row) -> None:

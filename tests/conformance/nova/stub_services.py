@@ -1,19 +1,25 @@
 """Stand-ins for Glance, Neutron and Keystone, as small as Nova allows: `python -m tests.conformance.nova.stub_services PORT COMPUTE_URL`.
 
 Glance has two images, and takes snapshots. Neutron is in stub_neutron.py, and has no network at first. Keystone gives everybody a token.
-Beyond that it imports only the standard library.
 """
 
+import asyncio
 import json
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from kit.health import Listen
+from kit.http_server import HttpServer
 from tests.conformance.nova.stub_neutron import Neutron
 
 IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
@@ -33,14 +39,9 @@ _COMMON = {
 }
 
 
-def _image(image_id: str, **more: Any) -> dict[str, Any]:
-    own = {
-        "id": image_id,
-        "owner": "admin",
-        "file": f"/v2/images/{image_id}/file",
-        "self": f"/v2/images/{image_id}",
-    }
-    return {"name": image_id, "tags": [], **_COMMON, **own, **more}
+def _image(id_: str, **more: Any) -> dict[str, Any]:
+    own = {"id": id_, "owner": "admin", "file": f"/v2/images/{id_}/file", "self": f"/v2/images/{id_}"}
+    return {"name": id_, "tags": [], **_COMMON, **own, **more}
 
 
 IMAGES = {each: _image(each) for each in (IMAGE, OTHER_IMAGE)}
@@ -56,109 +57,74 @@ SCHEMA = {
 NEUTRON = Neutron()
 
 
-class Stub(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+async def answered(request: Request) -> Response:
+    sent = await request.body()
+    body = json.loads(sent) if sent and "json" in request.headers.get("content-type", "") else {}
+    status, answer, headers = _answer(request, request.url.path.strip("/").split("/"), body)
+    if answer is None or isinstance(answer, bytes):
+        return Response(answer, status, headers, "application/octet-stream")
+    return JSONResponse(answer, status, headers)
 
-    def do_GET(self) -> None:
-        parts = urlsplit(self.path).path.strip("/").split("/")
-        match parts:
-            case [""] | ["v2"]:
-                here = f"http://{self.headers['Host']}/v2/"
-                self._answer(
-                    {
-                        "versions": [
-                            {"id": "v2.9", "status": "CURRENT", "links": [{"rel": "self", "href": here}]}
-                        ]
-                    }
-                )
-            case ["v3"]:
-                here = f"http://{self.headers['Host']}/v3/"
-                self._answer(
-                    {"version": {"id": "v3.14", "status": "stable", "links": [{"rel": "self", "href": here}]}}
-                )
-            case ["v2", "schemas", "image"]:
-                self._answer(SCHEMA)
-            case ["v2", "images"]:
-                self._answer({"images": [*IMAGES.values()]})
-            case ["v2", "images", image] if image in IMAGES:
-                self._answer(IMAGES[image])
-            case ["v2", "images", image, "file"] if image in IMAGES:
-                self._answer(b"an image")
-            case ["v2.0", *_]:
-                self._ask_neutron("GET")
-            case _:
-                self._answer({"message": f"{self.path} is not here"}, HTTPStatus.NOT_FOUND)
 
-    def do_POST(self) -> None:
-        if self._ask_neutron("POST"):
-            return
-        if self.path.partition("?")[0] == "/v3/auth/tokens":
-            self._body()
+def _answer(request: Request, path: Sequence[str], body: Any) -> tuple[int, Any, Mapping[str, str]]:
+    here = str(request.base_url)
+    status: int = HTTPStatus.OK
+    answer: Any = None
+    headers: Mapping[str, str] = {}
+    match [request.method, *path]:
+        case [_, "v2.0", *rest]:
+            query = parse_qs(request.url.query, keep_blank_values=True)
+            status, answer = NEUTRON.answer(request.method, rest, query, body)
+        case ["POST", "v3", "auth", "tokens"]:
             # Placement's noauth2 believes this token.
-            self._answer(_token(self.headers["Host"]), HTTPStatus.CREATED, {"X-Subject-Token": "admin"})
-            return
-        image = _image(str(uuid.uuid4()), **self._body())
-        IMAGES[image["id"]] = image
-        self._answer(image, HTTPStatus.CREATED)
+            status, answer, headers = (
+                HTTPStatus.CREATED,
+                _token(here.rstrip("/")),
+                {"X-Subject-Token": "admin"},
+            )
+        case ["GET", "v3"]:
+            answer = {"version": _version("v3.14", "stable", f"{here}v3/")}
+        case ["GET", "" | "v2"]:
+            answer = {"versions": [_version("v2.9", "CURRENT", f"{here}v2/")]}
+        case ["GET", "v2", "schemas", "image"]:
+            answer = SCHEMA
+        case [_, "v2", "images", *rest]:
+            status, answer = _of_images(request.method, rest, body)
+        case _:
+            status, answer = HTTPStatus.NOT_FOUND, {"message": f"{request.url.path} is not here"}
+    return status, answer, headers
 
-    def do_PATCH(self) -> None:
-        image = IMAGES[self.path.rsplit("/", 1)[-1]]
-        for change in self._body():
-            name = change["path"].removeprefix("/")
-            if change["op"] == "remove":
-                image.pop(name, None)
-            else:
-                image[name] = change["value"]
-        self._answer(image)
 
-    def do_PUT(self) -> None:
-        if self._ask_neutron("PUT"):
-            return
-        self._body()
-        self._answer(b"", HTTPStatus.NO_CONTENT)
+def _of_images(method: str, path: Sequence[str], body: Any) -> tuple[int, Any]:
+    match [method, *path]:
+        case ["GET"]:
+            return HTTPStatus.OK, {"images": [*IMAGES.values()]}
+        case ["POST"]:
+            image = _image(str(uuid.uuid4()), **body)
+            IMAGES[image["id"]] = image
+            return HTTPStatus.CREATED, image
+        case ["GET" | "PATCH", id_, *file] if id_ in IMAGES:
+            for change in body or ():
+                name = change["path"].removeprefix("/")
+                IMAGES[id_].pop(name, None)
+                IMAGES[id_] |= {} if change["op"] == "remove" else {name: change["value"]}
+            return HTTPStatus.OK, b"an image" if file else IMAGES[id_]
+        case ["DELETE", id_]:
+            IMAGES.pop(id_, None)
+    return (
+        (HTTPStatus.NOT_FOUND, {"message": "no such image"})
+        if method == "GET"
+        else (HTTPStatus.NO_CONTENT, None)
+    )
 
-    def do_DELETE(self) -> None:
-        if self._ask_neutron("DELETE"):
-            return
-        IMAGES.pop(self.path.rsplit("/", 1)[-1], None)
-        self._answer(b"", HTTPStatus.NO_CONTENT)
 
-    def _ask_neutron(self, method: str) -> bool:
-        """Answer the request if it is for Neutron."""
-        url = urlsplit(self.path)
-        version, *path = url.path.strip("/").split("/")
-        if version != "v2.0":
-            return False
-        body = self._body() if method in ("POST", "PUT") else None
-        query = parse_qs(url.query, keep_blank_values=True)
-        status, answer = NEUTRON.answer(method, path, query, body)
-        self._answer(b"" if answer is None else answer, status)
-        return True
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-    def _body(self) -> Any:
-        sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        return json.loads(sent) if sent and "json" in (self.headers.get("Content-Type") or "") else sent
-
-    def _answer(
-        self, body: Any, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None
-    ) -> None:
-        is_file = isinstance(body, bytes)
-        sent = body if is_file else json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/octet-stream" if is_file else "application/json")
-        self.send_header("Content-Length", str(len(sent)))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(sent)
+def _version(number: str, status: str, href: str) -> Mapping[str, object]:
+    return {"id": number, "status": status, "links": [{"rel": "self", "href": href}]}
 
 
 def _token(here: str) -> dict[str, Any]:
     """A token of an hour, with the addresses of Nova's API and of the stand-ins."""
-    addresses = {"compute": sys.argv[2], "image": f"http://{here}", "network": f"http://{here}"}
+    addresses = {"compute": sys.argv[2], "image": here, "network": here}
     catalog = [
         {
             "type": kind,
@@ -193,7 +159,10 @@ def _token(here: str) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    ThreadingHTTPServer(("127.0.0.1", int(arguments[0])), Stub).serve_forever()
+    app = Starlette(
+        routes=[Route("/{path:path}", answered, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])]
+    )
+    asyncio.run(HttpServer(app, Listen("127.0.0.1", int(arguments[0]))).run())
 
 
 if __name__ == "__main__":

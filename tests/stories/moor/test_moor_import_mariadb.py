@@ -1,6 +1,5 @@
 """`moor nova import` from MariaDB, by a user that may only read. Nova's own migrations make the databases."""
 
-import socket
 import tempfile
 from pathlib import Path
 
@@ -33,7 +32,7 @@ async def test_a_host_is_taken_over_and_given_back_by_a_user_that_may_only_read(
             for number in range(3):
                 nova.instance("harbour", HOST, number, display_name=f"größe-{number}")
         environment = {"XDG_STATE_HOME": place}
-        with private_mariadb(home, _free_port()) as server:
+        with private_mariadb() as server:
             server.fill(files, home)
             addresses = server.addresses_of(("harbour",))
             async with started("up", "--cells", "harbour", "--hosts", "2", **environment) as up:
@@ -59,9 +58,3 @@ async def test_a_host_is_taken_over_and_given_back_by_a_user_that_may_only_read(
                 async with database.reading() as reading:
                     await reading.rows("DELETE FROM flavors")
             await database.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
