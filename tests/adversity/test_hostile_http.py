@@ -1,25 +1,13 @@
 """Bytes of hostile clients on the socket: none stops the server, makes it fail, or blocks other clients."""
 
-import asyncio
 import gzip
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Final
 
 import pytest
 
-from kit.health import Listen
-from kit.http_server import HttpServer
-from placement_worker.admin_writes import WriteBatcher
-from placement_worker.api.auth import BelievedToken
-from placement_worker.api.policy import policy_named
-from placement_worker.api.routes import routes_of
-from placement_worker.api.service import PlacementApp
-from placement_worker.view import ProviderView
-from placement_worker.wiring import STANDARD
+from tests.api.whole_app import server_over
 from tests.contracts.stores import open_store
-from tests.waiting import PATIENCE_S
+from tests.served import heard_from
 
 pytestmark = pytest.mark.asyncio
 
@@ -32,38 +20,6 @@ CHUNKED: Final = (
     b"POST /resource_providers HTTP/1.1\r\n" + HEAD + JSON + b"transfer-encoding: chunked\r\n\r\n"
 )
 PROVIDER: Final = b'{"name": "a", "uuid": "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0001"}'
-
-
-@asynccontextmanager
-async def serving() -> AsyncIterator[HttpServer]:
-    async with open_store("sqlite") as store:
-        desk, view = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC)), ProviderView(store)
-        routes = routes_of(desk, view, store, STANDARD)
-        app = PlacementApp(routes, BelievedToken(), policy_named("legacy"))
-        server = HttpServer(app, Listen("127.0.0.1", 0))
-        running = asyncio.create_task(server.run())
-        try:
-            yield server
-        finally:
-            await server.stop()
-            await running
-            await view.close()
-            await desk.close()
-
-
-async def heard_from(server: HttpServer, text: bytes, *, hangs_up: bool = False) -> bytes:
-    """Everything that is answered until the server closes the connection. A client that `hangs_up` sends nothing more."""
-    reader, writer = await asyncio.open_connection(server.listen.host, server.listen.port)
-    try:
-        writer.write(text)
-        if hangs_up:
-            writer.write_eof()
-        async with asyncio.timeout(PATIENCE_S):
-            return await reader.read()
-    except ConnectionError:
-        return b""
-    finally:
-        writer.close()
 
 
 def statuses_in(heard: bytes) -> list[int]:
@@ -124,9 +80,9 @@ HOSTILE: Final[dict[str, tuple[bytes, list[int]]]] = {
 @pytest.mark.parametrize("what", HOSTILE)
 async def test_what_a_hostile_client_sends_is_refused_and_others_are_served(what: str) -> None:
     text, expected = HOSTILE[what]
-    async with serving() as server:
-        heard = await heard_from(server, text, hangs_up=not expected)
+    async with open_store("sqlite") as store, server_over(store, "legacy") as server:
+        heard = await heard_from(server.url, text, hangs_up=not expected)
         # A client that continues to send after the refusal may get a reset before it has read the reason.
         was_reset = not heard and len(text) > RESET_BYTES_MIN
         assert was_reset or statuses_in(heard) == expected, heard[:500]
-        assert statuses_in(await heard_from(server, get(b"/"))) == [200]
+        assert statuses_in(await heard_from(server.url, get(b"/"))) == [200]

@@ -14,8 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from kit.health import Listen
-from kit.http_server import HttpServer
+from tests.served import served
 
 OUR_PASSWORD = "of the service"  # noqa: S105  (a fake one takes it)
 
@@ -48,14 +47,9 @@ class FakeKeystone:
     @asynccontextmanager
     async def served(self) -> AsyncIterator[dict[str, str]]:
         """The variables of a process that asks it."""
-        server = HttpServer(self.app, Listen("127.0.0.1", 0))
-        serving = asyncio.create_task(server.run())
-        asks = {"KEYSTONE_URL": f"{server.url}/identity", "USER": "placement", "PASSWORD": OUR_PASSWORD}
-        try:
+        async with served(self.app) as server:
+            asks = {"KEYSTONE_URL": f"{server.url}/identity", "USER": "placement", "PASSWORD": OUR_PASSWORD}
             yield {f"MOOR_OPENSTACK_{name}": value for name, value in asks.items()}
-        finally:
-            await server.stop()
-            await serving
 
     def issue(self, *, lasts_s: float = 3600, **said: object) -> str:
         token = uuid4().hex

@@ -21,14 +21,13 @@ from starlette.routing import Route
 
 from ironic_sync.rest import HttpIronicApi
 from kit.errors import Unavailable
-from kit.health import Listen
-from kit.http_server import HttpServer
 from kit.keystone import KeystoneTokens, OpenStackSettings
 from kit.rest import RestLimits
 from kit.tls import client_tls
 from placement_worker.api.auth import KeystoneAuthentication
 from tests.api.test_auth import guarded
 from tests.placement_servers import our_server
+from tests.served import served
 from tests.servers.keystone import KeystoneAdmin, PrivateKeystone
 from tests.unit.ironic.test_rest import NODE, told
 
@@ -179,8 +178,7 @@ class Ironic:
     def __init__(self, cloud: Identities) -> None:
         self.auth = KeystoneAuthentication(cloud.account, httpx.AsyncClient())
         self.callers: list[frozenset[str]] = []
-        app = Starlette(routes=[Route("/baremetal/v1/nodes/{id}", self._node)])
-        self.server = HttpServer(app, Listen("127.0.0.1", 0))
+        self.app = Starlette(routes=[Route("/baremetal/v1/nodes/{id}", self._node)])
 
     async def _node(self, request: Request) -> Response:
         try:
@@ -195,8 +193,6 @@ async def test_the_client_of_ironic_logs_in_in_every_way_and_finds_it_in_the_cat
     cloud: Identities, tmp_path: Path
 ) -> None:
     ironic = Ironic(cloud)
-    running = asyncio.create_task(ironic.server.run())
-    cloud.admin.endpoint("baremetal", f"{ironic.server.url}/baremetal")
     secret = tmp_path / "secret"
     secret.write_text("of the credential")
     credential = cloud.admin.application_credential(
@@ -209,18 +205,16 @@ async def test_the_client_of_ironic_logs_in_in_every_way_and_finds_it_in_the_cat
         by(user="boss", password=PASSWORD, scope="system"),
         by(application_credential_id=credential, password_file=str(secret)),
     )
-    try:
+    async with served(ironic.app) as server:
+        cloud.admin.endpoint("baremetal", f"{server.url}/baremetal")
         for account in ways:
             api = HttpIronicApi("keystone", account, limits=RestLimits(tries_max=1))
             node = await api.node(NODE)
             assert node is not None
             assert node.id == NODE
             await api.close()
-        assert ["service" in roles for roles in ironic.callers] == [True, False, True]
-    finally:
-        await ironic.server.stop()
-        await running
-        await ironic.auth.close()
+    await ironic.auth.close()
+    assert ["service" in roles for roles in ironic.callers] == [True, False, True]
 
 
 # TLS

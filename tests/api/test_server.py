@@ -4,8 +4,6 @@ import asyncio
 import os
 import signal
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from operator import not_
 from pathlib import Path
 
@@ -21,12 +19,11 @@ from kit import http_server
 from kit.health import BadAddressError, Listen, read_listen
 from kit.http_server import HttpServer
 from kit.process import hangups_heard
-from kit.tls import ServerTls, server_tls
+from kit.tls import server_tls
 from tests.api.whole_app import server_over
+from tests.served import heard_from, served
 from tests.stores_in_memory import MemoryPlacementStore
 from tests.waiting import until
-
-ANY_PORT = Listen("127.0.0.1", 0)
 
 
 async def say(_: Request) -> JSONResponse:
@@ -34,27 +31,6 @@ async def say(_: Request) -> JSONResponse:
 
 
 APP = Starlette(routes=[Route("/things", say, methods=["GET", "POST"])])
-
-
-@asynccontextmanager
-async def serving(tls: ServerTls | None = None) -> AsyncIterator[HttpServer]:
-    server = HttpServer(APP, ANY_PORT, tls=tls)
-    running = asyncio.create_task(server.run())
-    try:
-        yield server
-    finally:
-        await server.stop()
-        await running
-
-
-async def heard_from(port: int, text: bytes) -> bytes:
-    """All that the server answers to these raw bytes until it closes the connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(text)
-    async with asyncio.timeout(30):
-        heard = await reader.read()
-    writer.close()
-    return heard
 
 
 async def is_reached(server: HttpServer) -> bool:
@@ -83,7 +59,7 @@ async def test_a_new_certificate_is_used_after_a_hangup(tmp_path: Path) -> None:
 
     issue()
     with hangups_heard():
-        async with serving(tls=server_tls(shown)) as server:
+        async with served(APP, server_tls(shown)) as server:
             first = await seen(server)
             issue()
             assert await seen(server) == first
@@ -104,9 +80,9 @@ async def test_a_new_certificate_is_used_after_a_hangup(tmp_path: Path) -> None:
 async def test_what_is_no_request_is_refused_with_the_reason_and_ends_the_connection(
     text: bytes, why: bytes
 ) -> None:
-    async with serving() as server:
+    async with served(APP) as server:
         # Reads to the end: the second request has no answer.
-        heard = await heard_from(server.listen.port, text + b"GET /things HTTP/1.1\r\n\r\n")
+        heard = await heard_from(server.url, text + b"GET /things HTTP/1.1\r\n\r\n")
 
     head, _, body = heard.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
@@ -120,9 +96,8 @@ async def test_a_body_that_is_too_long_or_grows_so_while_it_is_sent_is_cut_off()
     head += b"content-type: application/json\r\n"
     growing = b"transfer-encoding: chunked\r\n\r\n%x\r\n" % (most + 1) + b" " * (most + 1) + b"\r\n0\r\n\r\n"
     async with server_over(MemoryPlacementStore()) as server:
-        port = int(server.url.rpartition(":")[2])
         for body in (b"content-length: %d\r\n\r\n" % (most + 1), growing):
-            heard = await heard_from(port, head + body)
+            heard = await heard_from(server.url, head + body)
 
             assert heard.startswith(b"HTTP/1.1 413 ")
             assert b"%d bytes, and at most %d are allowed" % (most + 1, most) in heard
@@ -134,11 +109,11 @@ async def test_beyond_the_connections_that_there_may_be_the_next_is_told_to_come
 ) -> None:
     monkeypatch.setattr(http_server, "_CONNECTIONS_MAX", 3)
     question = b"GET /things HTTP/1.1\r\nconnection: close\r\n\r\n"
-    async with serving() as server:
+    async with served(APP) as server:
         held = [await asyncio.open_connection("127.0.0.1", server.listen.port)]
-        one_left = await heard_from(server.listen.port, question)
+        one_left = await heard_from(server.url, question)
         held.append(await asyncio.open_connection("127.0.0.1", server.listen.port))
-        none_left = await heard_from(server.listen.port, question)
+        none_left = await heard_from(server.url, question)
         for _, writer in held:
             writer.close()
 
@@ -154,16 +129,16 @@ async def test_stopping_answers_what_is_under_way_and_takes_nothing_new() -> Non
         await may_go_on.wait()
         return JSONResponse({"is": "done"})
 
-    server = HttpServer(Starlette(routes=[Route("/slow", slow)]), ANY_PORT)
-    running = asyncio.create_task(server.run())
-    async with httpx.AsyncClient(base_url=server.url) as client:
+    async with (
+        served(Starlette(routes=[Route("/slow", slow)])) as server,
+        httpx.AsyncClient(base_url=server.url) as client,
+    ):
         asking = asyncio.create_task(client.get("/slow"))
         await arrived.wait()
         await server.stop()
         await until(lambda: is_reached(server), "nobody is let in", not_)
         may_go_on.set()
         answer = await asking
-    await running
 
     assert (answer.json(), answer.headers["connection"]) == ({"is": "done"}, "close")
 

@@ -33,7 +33,7 @@ class Sent(NamedTuple):
     body: bytes | None = None
 
 
-class _ToHere(httpx.AsyncHTTPTransport):
+class ToHere(httpx.AsyncHTTPTransport):
     """Requests to any host go to this one."""
 
     def __init__(self, url: str) -> None:
@@ -123,7 +123,7 @@ async def server_over(
     service = PlacementService(store, serving)
     running = asyncio.create_task(service.run())
     try:
-        transport = _ToHere(service.url)
+        transport = ToHere(service.url)
         async with httpx.AsyncClient(base_url="http://placement", transport=transport, timeout=60) as client:
             yield Server(client, service.url)
     finally:

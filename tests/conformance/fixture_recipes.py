@@ -7,7 +7,6 @@ Their imports are replaced: objects from here create the rows, and everything th
 
 import ast
 import os
-import uuid
 from collections.abc import Iterator, Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from typing import Any
 import os_resource_classes
 import os_traits
 from gabbi import fixture
+from oslo_utils import uuidutils
 
 from tests.conformance.placement_calls import PlacementCalls
 from tests.conformance.suite_files import functional_tests
@@ -42,22 +42,41 @@ def fixtures_by(calls: PlacementCalls) -> SimpleNamespace:
     path = functional_tests() / "fixtures" / "gabbits.py"
     tree = ast.parse(path.read_text(), path.name)
     tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
-    uuids = _SameUuids()
     given: dict[str, Any] = {
         "os": os,
         "fixture": fixture,
         "orc": os_resource_classes,
         "ot": os_traits,
-        "uuids": uuids,
-        "uuidutils": SimpleNamespace(generate_uuid=_new_uuid),
-        "tb": _Making(calls, uuids),
-        "user_obj": SimpleNamespace(User=_Named),
-        "project_obj": SimpleNamespace(Project=_Named),
-        "rc_obj": SimpleNamespace(ResourceClass=partial(_CustomClass, calls)),
+        "uuids": _UUIDS,
+        "uuidutils": uuidutils,
+        "tb": _Making(calls),
+        "user_obj": SimpleNamespace(User=_named),
+        "project_obj": SimpleNamespace(Project=_named),
+        "rc_obj": SimpleNamespace(
+            ResourceClass=lambda context, name: SimpleNamespace(  # noqa: ARG005 - named by the recipes
+                create=partial(calls.put, f"/resource_classes/{name}")
+            )
+        ),
     }
     given |= {name: _Nothing() for name in _SERVER}
     exec(compile(tree, path.name, "exec"), given)  # noqa: S102  (upstream's recipes are a program)
     return SimpleNamespace(**given)
+
+
+class _SameUuids:
+    """A uuid for any name, always the same for the same name."""
+
+    def __getattr__(self, name: str) -> str:
+        setattr(self, name, uuidutils.generate_uuid())
+        return str(getattr(self, name))
+
+
+_UUIDS = _SameUuids()
+
+
+def _named(_: object, external_id: str) -> Any:
+    """A user or a project: the API creates them with their first allocation."""
+    return SimpleNamespace(external_id=external_id, create=lambda: None)
 
 
 class _Nothing:
@@ -87,14 +106,13 @@ class _Provider:
 class _Making:
     """The functions that create rows, under the names that the recipes use."""
 
-    def __init__(self, calls: PlacementCalls, uuids: "_SameUuids") -> None:
+    def __init__(self, calls: PlacementCalls) -> None:
         self._calls = calls
-        self._uuids = uuids
 
     def create_provider(
         self, _: object, name: str, *aggregates: str, uuid: str = "", parent: str = ""
     ) -> _Provider:
-        provider = _Provider(self._calls, uuid or getattr(self._uuids, name))
+        provider = _Provider(self._calls, uuid or getattr(_UUIDS, name))
         body = {"name": name, "uuid": provider.uuid, **({"parent_provider_uuid": parent} if parent else {})}
         self._calls.post("/resource_providers", body)
         if aggregates:
@@ -116,11 +134,11 @@ class _Making:
         body = {"traits": list(traits), "resource_provider_generation": generation}
         self._calls.put(f"/resource_providers/{provider.uuid}/traits", body)
 
-    def create_user_and_project(self, _: object, prefix: str = "fake") -> tuple["_Named", "_Named"]:
-        return _Named(None, f"{prefix}-user"), _Named(None, f"{prefix}-project")
+    def create_user_and_project(self, _: object, prefix: str = "fake") -> tuple[Any, Any]:
+        return _named(None, f"{prefix}-user"), _named(None, f"{prefix}-project")
 
-    def ensure_consumer(self, _: object, user: "_Named", project: "_Named", consumer_id: str = "") -> object:
-        return SimpleNamespace(uuid=consumer_id or _new_uuid(), user=user, project=project)
+    def ensure_consumer(self, _: object, user: object, project: object, consumer_id: str = "") -> object:
+        return SimpleNamespace(uuid=consumer_id or uuidutils.generate_uuid(), user=user, project=project)
 
     def set_allocation(self, _: object, provider: _Provider, consumer: Any, used: Mapping[str, int]) -> None:
         body = {
@@ -131,36 +149,3 @@ class _Making:
         }
         # The last version in which a consumer has no type: upstream's consumers have none.
         self._calls.put(f"/allocations/{consumer.uuid}", body, "1.37")
-
-
-class _Named:
-    """A user or a project: the API creates them with their first allocation."""
-
-    def __init__(self, _: object, external_id: str) -> None:
-        self.external_id = external_id
-
-    def create(self) -> None:
-        pass
-
-
-class _CustomClass:
-    def __init__(self, calls: PlacementCalls, context: object, name: str) -> None:
-        del context
-        self._calls = calls
-        self._name = name
-
-    def create(self) -> None:
-        self._calls.put(f"/resource_classes/{self._name}")
-
-
-class _SameUuids:
-    """A uuid for any name, always the same for the same name."""
-
-    def __getattr__(self, name: str) -> str:
-        made = _new_uuid()
-        setattr(self, name, made)
-        return made
-
-
-def _new_uuid() -> str:
-    return str(uuid.uuid4())

@@ -1,6 +1,5 @@
 """The few HTTP calls that create and remove fixtures on any Placement."""
 
-from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -36,22 +35,17 @@ class PlacementCalls:
 
     def forget_everything(self) -> None:
         """Restore the state of a new server: no provider, no consumer, no custom name."""
-        providers = self.get("/resource_providers")["resource_providers"]
-        for consumer in sorted({c for p in providers for c in self._consumers_of(p["uuid"])}):
-            self._call("DELETE", f"/allocations/{consumer}")
-        for provider in _leaves_first({p["uuid"]: p["parent_provider_uuid"] for p in providers}):
-            self._call("DELETE", f"/resource_providers/{provider}")
+        while providers := self.get("/resource_providers")["resource_providers"]:
+            parents = {each["parent_provider_uuid"] for each in providers}
+            for leaf in sorted({each["uuid"] for each in providers} - parents):
+                for consumer in self.get(f"/resource_providers/{leaf}/allocations")["allocations"]:
+                    self._call("DELETE", f"/allocations/{consumer}")
+                self._call("DELETE", f"/resource_providers/{leaf}")
         for trait in self.get("/traits?name=startswith:CUSTOM_")["traits"]:
             self._call("DELETE", f"/traits/{trait}")
         for known in self.get("/resource_classes")["resource_classes"]:
             if known["name"].startswith("CUSTOM_"):
                 self._call("DELETE", f"/resource_classes/{known['name']}")
-
-    def _consumers_of(self, provider: str) -> Mapping[str, object]:
-        consumers: Mapping[str, object] = self.get(f"/resource_providers/{provider}/allocations")[
-            "allocations"
-        ]
-        return consumers
 
     def _call(self, method: str, path: str, body: object = None, version: str = "1.39") -> httpx.Response:
         answer = self._client.request(
@@ -59,15 +53,3 @@ class PlacementCalls:
         )
         assert answer.status_code in _DONE, f"{method} {path} {body!r}: {answer.status_code} {answer.text}"
         return answer
-
-
-def _leaves_first(parents: Mapping[str, str | None]) -> Sequence[str]:
-    left = dict(parents)
-    order: list[str] = []
-    while left:
-        leaves = sorted(left.keys() - set(left.values()))
-        assert leaves, f"these are each other's parents: {left}"
-        order += leaves
-        for leaf in leaves:
-            del left[leaf]
-    return order

@@ -63,11 +63,10 @@ class _Steps(unittest.TestResult):
         del test
         self.passed += 1
 
-    def addFailure(self, test: unittest.TestCase, err: _Raised) -> None:  # noqa: N802
-        self._fail(test, f"{type(err[1]).__name__}: {err[1]}")
-
     def addError(self, test: unittest.TestCase, err: _Raised) -> None:  # noqa: N802
         self._fail(test, f"{type(err[1]).__name__}: {err[1]}")
+
+    addFailure = addError  # noqa: N815
 
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
         self._fail(test, f"skipped: {reason}")

@@ -3,62 +3,41 @@ the line says. A line that no test shows fails, and so does a difference that ha
 """
 
 import asyncio
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import httpx
 import pytest
 from msgspec import Struct
 
-from tests.conformance.requests_asked import Asked, Told
-from tests.conformance.test_order_of_checks import FIXTURES, Upstream, our_answer, ours, upstream
-from tests.conformance.wrong_requests import HOST, NEW, NIC, UNKNOWN
-
-__all__ = ("upstream",)
+from tests.conformance.test_order_of_checks import both_ask
+from tests.conformance.upstream import Asked, Upstream, ask, media_of
+from tests.conformance.wrong_requests import HOST, NEW, NIC, RACK, UNKNOWN
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "placement-api.md"
 SECTION: Final = "## Where it differs from upstream"
-RACK: Final = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0005"
-JSON: Final = ("content-type", "application/json")
-ADMIN: Final = ("x-auth-token", "admin")
-Headers = tuple[tuple[str, str], ...]
 
 
-def ask(
-    method: str,
-    target: str,
-    body: object = None,
-    *more: tuple[str, str],
-    version: str = "1.39",
-    who: Headers = (ADMIN,),
-) -> Asked:
-    text = body if isinstance(body, str) or body is None else json.dumps(body)
-    media = () if body is None or any(name == "content-type" for name, _ in more) else (JSON,)
-    return Asked(
-        method, target, (*who, ("openstack-api-version", f"placement {version}"), *media, *more), text
-    )
+def status(told: httpx.Response) -> object:
+    return told.status_code
 
 
-def status(told: Told) -> object:
-    return told.status
+def has(header: str) -> Callable[[httpx.Response], object]:
+    return lambda told: (told.status_code, header in told.headers)
 
 
-def has(header: str) -> Callable[[Told], object]:
-    return lambda told: (told.status, header in told.headers)
+def of(header: str) -> Callable[[httpx.Response], object]:
+    return lambda told: (told.status_code, told.headers.get(header))
 
 
-def of(header: str) -> Callable[[Told], object]:
-    return lambda told: (told.status, told.headers.get(header))
+def media(told: httpx.Response) -> object:
+    return told.status_code, media_of(told)
 
 
-def media(told: Told) -> object:
-    return told.status, told.media
-
-
-def says(*words: str) -> Callable[[Told], object]:
-    return lambda told: (told.status, all(word in told.body for word in words))
+def says(*words: str) -> Callable[[httpx.Response], object]:
+    return lambda told: (told.status_code, all(word in told.text for word in words))
 
 
 class Shown(Struct, frozen=True):
@@ -70,7 +49,7 @@ class Shown(Struct, frozen=True):
     asked: tuple[Asked, ...]
     theirs: object
     ours: object
-    look: Callable[[Told], object] = status
+    look: Callable[[httpx.Response], object] = status
 
 
 def claim(provider: str, **changes: object) -> dict[str, object]:
@@ -277,26 +256,11 @@ def listed() -> list[str]:
     return [line.removeprefix("- ") for line in section.splitlines() if line.startswith("- ")]
 
 
-def both(upstream: Upstream, asked: Sequence[Asked]) -> tuple[Told, Told]:
-    """The answers to the last request, each by a server with the same rows."""
-    upstream.wipe()
-    upstream.ask(*FIXTURES)
-
-    async def ask_ours() -> Told:
-        async with ours() as server:
-            for one in FIXTURES:
-                await our_answer(server, one)
-            told = [await our_answer(server, one) for one in asked]
-        return told[-1]
-
-    return upstream.ask(*asked)[-1], asyncio.run(ask_ours())
-
-
 @pytest.mark.parametrize("shown", DIFFERENCES, ids=lambda shown: f"{shown.line}: {shown.asked[-1].target}")
 def test_a_listed_difference_is_there(upstream: Upstream, shown: Shown) -> None:
-    theirs, ours_ = both(upstream, shown.asked)
+    *_, (theirs, ours) = asyncio.run(both_ask(upstream, *shown.asked))
 
-    assert (shown.look(theirs), shown.look(ours_)) == (shown.theirs, shown.ours), (theirs, ours_)
+    assert (shown.look(theirs), shown.look(ours)) == (shown.theirs, shown.ours), (theirs.text, ours.text)
     assert shown.theirs != shown.ours
 
 

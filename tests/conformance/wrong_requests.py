@@ -1,14 +1,16 @@
 """Requests to placement with several errors at once, drawn from a seed: each endpoint, each kind of error.
 
-The answer to such a request shows in which order a server checks.
+The answer to such a request shows in which order a server checks. Each endpoint is a row of a table: what stands in braces in its
+path, and the functions in its body, are drawn.
 """
 
 import json
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from tests.conformance.requests_asked import Asked
+from tests.conformance.upstream import Asked
 
 HOST = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0001"
 NIC = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0002"
@@ -19,323 +21,259 @@ NEW = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0007"
 RACK = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0005"
 
 VERSIONS: Final = (
-    *("1.0", "1.1", "1.4", "1.6", "1.7", "1.8", "1.10", "1.12", "1.13", "1.14", "1.17", "1.19", "1.20"),
     *(
+        "1.0",
+        "1.1",
+        "1.4",
+        "1.6",
+        "1.7",
+        "1.8",
+        "1.10",
+        "1.12",
+        "1.13",
+        "1.14",
+        "1.17",
+        "1.19",
+        "1.20",
         "1.23",
-        "1.26",
-        "1.28",
-        "1.30",
-        "1.34",
-        "1.36",
-        "1.37",
-        "1.38",
-        "1.39",
-        "1.39",
-        "1.39",
-        "1.39",
-        "latest",
     ),
+    *("1.26", "1.28", "1.30", "1.34", "1.36", "1.37", "1.38", "1.39", "1.39", "1.39", "1.39", "latest"),
 )
-Body = dict[str, Any]
+# What a word may be, first if it is right and then if not.
+WORDS: Final[Mapping[str, tuple[Sequence[Any], Sequence[Any]]]] = {
+    "provider": ((HOST, HOST, NIC, OTHER), (UNKNOWN, "none")),
+    "known": ((HOST, HOST, NIC, OTHER), (UNKNOWN,)),
+    "consumer": ((WEB, NEW), ("none",)),
+    "class": (("VCPU", "VCPU", "DISK_GB", "CUSTOM_RARE"), ("MEMORY_MB", "CUSTOM_NONE", "NONE")),
+    "trait": (("CUSTOM_FAST", "HW_CPU_X86_VMX"), ("CUSTOM_NONE", "NONE", "custom_x", "CUSTOM_" + "X" * 250)),
+    "about": (("", "/inventories", "/aggregates", "/traits", "/usages", "/allocations", "/nothing"), ("/",)),
+    "emptied": (("", "/inventories", "/traits", "/inventories/{class}"), ("/usages",)),
+    "odd query": (("", "", ""), ("?name=x", "?limit=x")),
+    "total": ((8, 8, 9), (1, 0, -1, "8", 2**31, 8.5)),
+    # Placement accepts ratios that have no use: below zero, or of any size.
+    "ratio": ((1.0, 16.0), (0.1, "1")),
+    # Beyond 2**31 our schema refuses an amount, and Placement's database does.
+    "amount": ((1, 1, 2), (7, 9, 0, -1, "1")),
+}
+ABSENT: Final = object()
+Part = Callable[["WrongRequests"], Any]
 
 
 class WrongRequests:
-    """Draws from one seed. `generations` are the providers' current ones when the request is made."""
+    """Draws from one seed. `generations` are the current ones of providers and consumers when the request is made."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.generations: Mapping[str, int] = {}
-        self.consumer_generations: Mapping[str, int] = {}
         self.care = 0.0
+        # The provider or the consumer that was drawn last.
+        self.whose = ""
 
     def request(self) -> Asked:
         draw = self.random
         # Some requests have hardly any error, others many.
         self.care = draw.choice((0.02, 0.1, 0.2, 0.5))
-        method, target, body = draw.choice(_ENDPOINTS)(self)
+        methods, target, body = draw.choice(_ENDPOINTS)
+        method = draw.choice(methods.split())
         if self.rarely(self.care / 10):
             method = draw.choice(("GET", "PUT", "POST", "DELETE", "PATCH"))
-        text = None if body is None else json.dumps(body)
+        path, drawn = self.drawn(target), self.drawn(body)
+        text = None if drawn is None else json.dumps(drawn)
         if text is not None and self.rarely(self.care / 4):
             text = draw.choice(("", "{", "[]", "null", '"x"', "{}", '{"a": NaN}', text[:-1]))
-        return Asked(method, target, self._headers(text), text)
+        return Asked(method, path, tuple(self._headers(text)), text)
 
-    def _headers(self, body: str | None) -> tuple[tuple[str, str], ...]:
-        draw = self.random
-        headers = [("x-auth-token", "admin")]
-        if self.rarely(self.care / 10):
-            headers = draw.choice(([], [("x-auth-token", "ann")]))
-        version = draw.choice(VERSIONS)
-        if self.rarely(self.care / 6):
-            version = draw.choice(("1.40", "2.0", "one", "1", "0.9"))
-        headers.append(("openstack-api-version", f"placement {version}"))
-        if body is not None and not self.rarely(self.care / 6):
-            media = "application/json"
-            if self.rarely(self.care / 6):
-                media = draw.choice(("text/plain", "application/xml", "application/json; charset=utf-8"))
-            headers.append(("content-type", media))
-        if self.rarely(0.2):
-            accept = draw.choice(
-                (
-                    *("bogus", "text/plain", "text/html", "application/xml", "*/*", "application/*"),
-                    *("application/json;q=0", "text/plain, application/json", "bogus, text/html", ""),
-                )
-            )
-            headers.append(("accept", accept))
-        return tuple(headers)
-
-    # Parts
+    def _headers(self, body: str | None) -> Sequence[tuple[str, str]]:
+        version = self.pick(VERSIONS, "1.40", "2.0", "one", "1", "0.9", care=1 / 6)
+        headers = [("openstack-api-version", f"placement {version}")]
+        token = self.pick(("admin",), "ann", None, care=1 / 10)
+        media = self.pick(
+            ("application/json",),
+            *(None, "text/plain", "application/xml", "application/json; charset=utf-8"),
+            care=1 / 4,
+        )
+        accepts = (
+            *("bogus", "text/plain", "text/html", "application/xml", "*/*", "application/*", ""),
+            *("application/json;q=0", "text/plain, application/json", "bogus, text/html"),
+        )
+        accept = self.random.choice(accepts) if self.rarely(0.2) else None
+        named = {"x-auth-token": token, "content-type": body and media, "accept": accept}
+        return [*headers, *((name, value) for name, value in named.items() if value is not None)]
 
     def rarely(self, share: float) -> bool:
         return self.random.random() < share
 
-    def pick(self, right: Sequence[Any], *wrong: Any) -> Any:
-        return self.random.choice(wrong if self.rarely(self.care) else right)
+    def pick(self, right: Sequence[Any], *wrong: Any, care: float = 1.0) -> Any:
+        return self.random.choice(wrong if self.rarely(self.care * care) else right)
 
-    def word(self, right: Sequence[str], *wrong: str) -> str:
-        return str(self.pick(right, *wrong))
+    def word(self, name: str) -> Any:
+        right, wrong = WORDS[name]
+        drawn = self.drawn(self.pick(right, *wrong))
+        if name in ("provider", "known", "consumer"):
+            self.whose = drawn
+        return drawn
 
-    def provider(self) -> str:
-        return self.word((HOST, HOST, NIC, OTHER), UNKNOWN, "none")
-
-    def known(self) -> str:
-        return self.word((HOST, HOST, NIC, OTHER), UNKNOWN)
-
-    def resource_class(self) -> str:
-        return self.word(("VCPU", "VCPU", "DISK_GB", "CUSTOM_RARE"), "MEMORY_MB", "CUSTOM_NONE", "NONE")
-
-    def generation(self, provider: str) -> object:
-        right = self.generations.get(provider, 0)
-        return self.pick((right,), right + 1, 0, str(right))
-
-    def inventory(self) -> Body:
-        body: Body = {"total": self.pick((8, 8, 9), 1, 0, -1, "8", 2**31, 8.5)}
-        # Placement accepts ratios that have no use: below zero, or of any size.
-        for key, right, wrong in (
-            ("reserved", (0, 1, 8), (9, -1)),
-            ("min_unit", (1,), (0, 9)),
-            ("max_unit", (8,), (0, 1)),
-            ("step_size", (1,), (0, 3)),
-            ("allocation_ratio", (1.0, 16.0), (0.1, "1")),
-        ):
-            if self.rarely(0.2):
-                body[key] = self.pick(right, *wrong)
-        if self.rarely(self.care / 8):
-            body["colour"] = "red"
-        return body
-
-    def resources(self) -> Body:
-        # Beyond 2**31 our schema refuses an amount, and Placement's database does.
-        amounts = {
-            self.resource_class(): self.pick((1, 1, 2), 7, 9, 0, -1, "1") for _ in range(1 + self.rarely(0.3))
-        }
-        return {} if self.rarely(self.care / 8) else amounts
-
-    def allocations(self) -> Body:
-        return {self.known(): {"resources": self.resources()} for _ in range(1 + self.rarely(0.3))}
-
-    def owned(self, body: Body, consumer: str) -> Body:
-        if not self.rarely(self.care / 4):
-            body["project_id"] = self.pick(("shop",), "", "x" * 256)
-        if not self.rarely(self.care / 4):
-            body["user_id"] = "ann"
-        if not self.rarely(self.care / 2):
-            right = self.consumer_generations.get(consumer)
-            body["consumer_generation"] = self.pick((right,), None, (right or 0) + 1, 0, "1")
-        if not self.rarely(self.care / 2):
-            body["consumer_type"] = self.pick(("INSTANCE",), "instance", "", "unknown")
-        return body
-
-    def consumer(self) -> str:
-        return self.word((WEB, NEW), "none")
-
-    def trait(self) -> str:
-        return self.word(
-            ("CUSTOM_FAST", "HW_CPU_X86_VMX"), "CUSTOM_NONE", "NONE", "custom_x", "CUSTOM_" + "X" * 250
-        )
+    def drawn(self, value: Any) -> Any:
+        """Sometimes an object lacks one of its keys, or has one more."""
+        match value:
+            case str():
+                return re.sub(r"{(.+?)}", lambda found: str(self.word(found[1])), value)
+            case dict():
+                whole = {key: each for key, part in value.items() if (each := self.drawn(part)) is not ABSENT}
+                if whole and self.rarely(self.care / 8):
+                    del whole[self.random.choice(sorted(whole))]
+                return whole | ({"colour": "red"} if self.rarely(self.care / 20) else {})
+        return value(self) if callable(value) else value
 
 
-Drawn = tuple[str, str, Body | None]
+def word(name: str) -> Part:
+    return lambda wrongs: wrongs.word(name)
 
 
-def _show(wrongs: WrongRequests) -> Drawn:
-    what = wrongs.random.choice(
-        ("", "/inventories", "/aggregates", "/traits", "/usages", "/allocations", "/nothing")
-    )
-    query = wrongs.random.choice(("", "", "", "?name=x", "?limit=x"))
-    return "GET", f"/resource_providers/{wrongs.provider()}{what}{query}", None
+def one(*of: object) -> Part:
+    return lambda wrongs: wrongs.drawn(wrongs.random.choice(of))
 
 
-def _create(wrongs: WrongRequests) -> Drawn:
-    draw = wrongs.random
-    body: Body = {"name": draw.choice(("fresh", "host", "host", "x" * 201, 5))}
-    if wrongs.rarely(0.7):
-        body["uuid"] = draw.choice((HOST, NEW, UNKNOWN, "none"))
-    if wrongs.rarely(0.5):
-        body["parent_provider_uuid"] = draw.choice((HOST, NIC, UNKNOWN, NEW, None, "none"))
-    if wrongs.rarely(0.05):
-        body["colour"] = "red"
-    return "POST", "/resource_providers", body
+def pick(right: Sequence[object], *wrong: object) -> Part:
+    return lambda wrongs: wrongs.pick(right, *wrong)
 
 
-def _rename(wrongs: WrongRequests) -> Drawn:
-    draw = wrongs.random
-    body: Body = {"name": draw.choice(("host", "nic", "other", "fresh", 5))}
-    if wrongs.rarely(0.6):
-        body["parent_provider_uuid"] = draw.choice((HOST, NIC, OTHER, UNKNOWN, None, "none"))
-    return "PUT", f"/resource_providers/{wrongs.provider()}", body
+def sometimes(share: float, part: object) -> Part:
+    return lambda wrongs: wrongs.drawn(part) if wrongs.rarely(share) else ABSENT
 
 
-def _delete(wrongs: WrongRequests) -> Drawn:
-    what = wrongs.random.choice(("", "/inventories", "/traits", f"/inventories/{wrongs.resource_class()}"))
-    return "DELETE", f"/resource_providers/{wrongs.provider()}{what}", None
+def usually(part: object, care: float) -> Part:
+    return lambda wrongs: ABSENT if wrongs.rarely(wrongs.care * care) else wrongs.drawn(part)
 
 
-def _set_inventories(wrongs: WrongRequests) -> Drawn:
-    provider = wrongs.provider()
-    body: Body = {
-        "resource_provider_generation": wrongs.generation(provider),
-        "inventories": {
-            wrongs.resource_class(): wrongs.inventory() for _ in range(wrongs.random.choice((0, 1, 1, 2)))
+def several(key: str, value: object, *counts: int) -> Part:
+    return lambda wrongs: {
+        wrongs.word(key): wrongs.drawn(value) for _ in range(wrongs.random.choice(counts or (0, 1, 1, 2)))
+    }
+
+
+def some(part: object) -> Part:
+    return lambda wrongs: [wrongs.drawn(part) for _ in range(wrongs.random.choice((0, 1, 1, 2)))]
+
+
+def query(path: str, *keys: str) -> Part:
+    def drawn(wrongs: WrongRequests) -> str:
+        asked = wrongs.random.sample(keys, wrongs.random.choice((0, 1, 1, 2, 2, 3)))
+        return path + ("?" + "&".join(asked) if asked else "")
+
+    return drawn
+
+
+def generation(wrongs: WrongRequests) -> object:
+    right = wrongs.generations.get(wrongs.whose, 0)
+    return wrongs.pick((right,), right + 1, 0, str(right))
+
+
+def consumer_generation(wrongs: WrongRequests) -> object:
+    right = wrongs.generations.get(wrongs.whose)
+    return wrongs.pick((right,), None, (right or 0) + 1, 0, "1")
+
+
+_INVENTORY: Final = {
+    "total": word("total"),
+    "reserved": sometimes(0.2, pick((0, 1, 8), 9, -1)),
+    "min_unit": sometimes(0.2, pick((1,), 0, 9)),
+    "max_unit": sometimes(0.2, pick((8,), 0, 1)),
+    "step_size": sometimes(0.2, pick((1,), 0, 3)),
+    "allocation_ratio": sometimes(0.2, word("ratio")),
+}
+_GENERATION: Final = {"resource_provider_generation": generation}
+_INVENTORIES: Final = {**_GENERATION, "inventories": several("class", _INVENTORY)}
+_RESOURCES: Final = {"resources": several("class", word("amount"), 1, 1, 1, 2)}
+_OWNED: Final = {
+    # These first: the allocations name other ids.
+    "consumer_generation": usually(consumer_generation, 1 / 2),
+    "project_id": usually(pick(("shop",), "", "x" * 256), 1 / 4),
+    "user_id": usually("ann", 1 / 4),
+    "consumer_type": usually(pick(("INSTANCE",), "instance", "", "unknown"), 1 / 2),
+    "allocations": several("known", _RESOURCES, 0, *[1] * 10, 2, 2),
+}
+_OLD_ALLOCATIONS: Final = some({"resource_provider": {"uuid": "{known}"}, **_RESOURCES})
+_PROVIDER: Final = "/resource_providers/{provider}"
+_INVENTORIES_OF: Final = f"{_PROVIDER}/inventories"
+_NAME: Final = {
+    "name": one(*("CUSTOM_RARE", "CUSTOM_NEW", "CUSTOM_NONE", "VCPU", "custom_x", "", "CUSTOM_" + "X" * 250))
+}
+_PARENT: Final = sometimes(0.5, one(HOST, NIC, OTHER, UNKNOWN, NEW, None, "none"))
+_ENDPOINTS: Final[Sequence[tuple[str, object, object]]] = (
+    ("GET", f"{_PROVIDER}{{about}}{{odd query}}", None),
+    ("GET", f"{_INVENTORIES_OF}/{{class}}", None),
+    (
+        "POST",
+        "/resource_providers",
+        {
+            "name": one("fresh", "host", "host", "x" * 201, 5),
+            "uuid": sometimes(0.7, one(HOST, NEW, UNKNOWN, "none")),
+            "parent_provider_uuid": _PARENT,
         },
-    }
-    return "PUT", f"/resource_providers/{provider}/inventories", _missing(wrongs, body)
-
-
-def _set_inventory(wrongs: WrongRequests) -> Drawn:
-    provider = wrongs.provider()
-    body = {**wrongs.inventory(), "resource_provider_generation": wrongs.generation(provider)}
-    return (
+    ),
+    ("PUT", _PROVIDER, {"name": one("host", "nic", "other", "fresh", 5), "parent_provider_uuid": _PARENT}),
+    ("DELETE", f"{_PROVIDER}{{emptied}}", None),
+    *[("PUT", _INVENTORIES_OF, _INVENTORIES)] * 2,
+    *[("PUT", f"{_INVENTORIES_OF}/{{class}}", {**_INVENTORY, **_GENERATION})] * 2,
+    (
+        "POST",
+        _INVENTORIES_OF,
+        {
+            **_INVENTORY,
+            "resource_class": "{class}",
+            "resource_provider_generation": sometimes(0.6, generation),
+        },
+    ),
+    (
         "PUT",
-        f"/resource_providers/{provider}/inventories/{wrongs.resource_class()}",
-        _missing(wrongs, body),
-    )
-
-
-def _add_inventory(wrongs: WrongRequests) -> Drawn:
-    provider = wrongs.provider()
-    body = {**wrongs.inventory(), "resource_class": wrongs.resource_class()}
-    if wrongs.rarely(0.6):
-        body["resource_provider_generation"] = wrongs.generation(provider)
-    return "POST", f"/resource_providers/{provider}/inventories", _missing(wrongs, body)
-
-
-def _show_inventory(wrongs: WrongRequests) -> Drawn:
-    return "GET", f"/resource_providers/{wrongs.provider()}/inventories/{wrongs.resource_class()}", None
-
-
-def _set_aggregates(wrongs: WrongRequests) -> Drawn:
-    provider = wrongs.provider()
-    named = [
-        wrongs.random.choice((RACK, RACK, "none", RACK.upper()))
-        for _ in range(wrongs.random.choice((0, 1, 1, 2)))
+        f"{_PROVIDER}/aggregates",
+        one(
+            *[{**_GENERATION, "aggregates": some(one(RACK, RACK, "none", RACK.upper()))}] * 2,
+            some(one(RACK, RACK, "none", RACK.upper())),
+        ),
+    ),
+    ("PUT", f"{_PROVIDER}/traits", {**_GENERATION, "traits": some("{trait}")}),
+    ("GET PUT DELETE", "/traits/{trait}", None),
+    (
+        "GET",
+        one(
+            *("/traits", "/traits?name=startswith:CUSTOM", "/traits?name=in:CUSTOM_FAST", "/traits?name=x"),
+            *("/traits?associated=true", "/traits?associated=x", "/traits?colour=red"),
+        ),
+        None,
+    ),
+    *[("POST", "/resource_classes", _NAME), ("PUT", "/resource_classes/{class}", one(None, _NAME))],
+    ("GET DELETE", "/resource_classes/{class}", None),
+    *[
+        (
+            "PUT",
+            "/allocations/{consumer}",
+            {**_OWNED, "mappings": sometimes(0.1, one({"": [HOST]}, {"": []}, {"_A": ["none"]}))},
+        )
     ]
-    if wrongs.rarely(0.3):
-        return "PUT", f"/resource_providers/{provider}/aggregates", named  # type: ignore[return-value]
-    body = {"aggregates": named, "resource_provider_generation": wrongs.generation(provider)}
-    return "PUT", f"/resource_providers/{provider}/aggregates", _missing(wrongs, body)
-
-
-def _set_traits(wrongs: WrongRequests) -> Drawn:
-    provider = wrongs.provider()
-    body = {
-        "traits": [wrongs.trait() for _ in range(wrongs.random.choice((0, 1, 1, 2)))],
-        "resource_provider_generation": wrongs.generation(provider),
-    }
-    return "PUT", f"/resource_providers/{provider}/traits", _missing(wrongs, body)
-
-
-def _of_trait(wrongs: WrongRequests) -> Drawn:
-    return wrongs.random.choice(("GET", "PUT", "DELETE")), f"/traits/{wrongs.trait()}", None
-
-
-def _traits(wrongs: WrongRequests) -> Drawn:
-    query = wrongs.random.choice(
-        (
-            "",
-            "?name=startswith:CUSTOM",
-            "?name=in:CUSTOM_FAST",
-            "?name=x",
-            "?associated=true",
-            "?associated=x",
-            "?colour=red",
-        )
-    )
-    return "GET", f"/traits{query}", None
-
-
-def _classes(wrongs: WrongRequests) -> Drawn:
-    draw = wrongs.random
-    name = draw.choice(
-        ("CUSTOM_RARE", "CUSTOM_NEW", "CUSTOM_NONE", "VCPU", "custom_x", "", "CUSTOM_" + "X" * 250)
-    )
-    match draw.randrange(4):
-        case 0:
-            return "POST", "/resource_classes", _missing(wrongs, {"name": name})
-        case 1:
-            return "PUT", f"/resource_classes/{wrongs.resource_class()}", draw.choice((None, {"name": name}))
-        case 2:
-            return "DELETE", f"/resource_classes/{wrongs.resource_class()}", None
-        case _:
-            return "GET", f"/resource_classes/{wrongs.resource_class()}", None
-
-
-def _set_allocations(wrongs: WrongRequests) -> Drawn:
-    draw = wrongs.random
-    allocations: object = wrongs.allocations()
-    if wrongs.rarely(0.1):
-        allocations = [
-            {"resource_provider": {"uuid": named}, "resources": one["resources"]}
-            for named, one in wrongs.allocations().items()
-        ]
-    if wrongs.rarely(0.08):
-        allocations = {}
-    consumer = wrongs.consumer()
-    body = wrongs.owned({"allocations": allocations}, consumer)
-    if wrongs.rarely(0.1):
-        body["mappings"] = draw.choice(({"": [HOST]}, {"": []}, {"_A": ["none"]}))
-    return "PUT", f"/allocations/{consumer}", _missing(wrongs, body)
-
-
-def _several_allocations(wrongs: WrongRequests) -> Drawn:
-    consumers = {
-        consumer: _missing(
-            wrongs,
-            wrongs.owned({"allocations": {} if wrongs.rarely(0.1) else wrongs.allocations()}, consumer),
-        )
-        for consumer in [wrongs.consumer() for _ in range(wrongs.random.choice((0, 1, 1, 2)))]
-    }
-    return "POST", "/allocations", consumers
-
-
-def _of_consumer(wrongs: WrongRequests) -> Drawn:
-    return wrongs.random.choice(("GET", "DELETE")), f"/allocations/{wrongs.consumer()}", None
-
-
-def _usages(wrongs: WrongRequests) -> Drawn:
-    query = wrongs.random.choice(
-        (
-            *("", "?project_id=shop", "?project_id=", "?user_id=ann", "?project_id=shop&user_id=ann"),
-            *(
-                "?project_id=shop&consumer_type=INSTANCE",
-                "?project_id=shop&consumer_type=x",
-                "?project_id=a&project_id=shop",
-            ),
-            *("?project_id=shop&colour=red", "?project_id=shop&consumer_type=all"),
-        )
-    )
-    return "GET", f"/usages{query}", None
-
-
-def _providers(wrongs: WrongRequests) -> Drawn:
-    draw = wrongs.random
-    keys = draw.sample(
-        (
+    * 2,
+    ("PUT", "/allocations/{consumer}", {**_OWNED, "allocations": _OLD_ALLOCATIONS}),
+    ("POST", "/allocations", several("consumer", _OWNED)),
+    ("GET DELETE", "/allocations/{consumer}", None),
+    (
+        "GET",
+        query(
+            "/usages",
+            *("project_id=shop", "project_id=", "user_id=ann", "consumer_type=INSTANCE", "consumer_type=x"),
+            *("project_id=a", "project_id=shop", "colour=red", "consumer_type=all", "project_id=shop"),
+        ),
+        None,
+    ),
+    (
+        "GET",
+        query(
+            "/resource_providers",
             *(
                 "name=host",
-                "uuid=" + HOST,
+                f"uuid={HOST}",
                 "uuid=none",
-                "in_tree=" + HOST,
+                f"in_tree={HOST}",
                 "in_tree=none",
                 "resources=VCPU:1",
             ),
@@ -347,109 +285,42 @@ def _providers(wrongs: WrongRequests) -> Drawn:
                 "required=NONE",
             ),
             *(
-                "member_of=" + RACK,
+                f"member_of={RACK}",
                 "member_of=none",
                 "required=!CUSTOM_FAST",
                 "colour=red",
-                "member_of=!" + RACK,
+                f"member_of=!{RACK}",
             ),
         ),
-        draw.choice((0, 1, 1, 2, 3)),
-    )
-    return "GET", "/resource_providers" + ("?" + "&".join(keys) if keys else ""), None
-
-
-def _candidates(wrongs: WrongRequests) -> Drawn:
-    draw = wrongs.random
-    keys = draw.sample(
+        None,
+    ),
+    (
+        "GET",
+        query(
+            "/allocation_candidates",
+            *("resources=VCPU:1", "resources=VCPU:1,DISK_GB:1", "resources=VCPU", "resources=NONE:1"),
+            *("resources1=VCPU:1", "resources=VCPU:0", "required=CUSTOM_FAST", "required=NONE"),
+            *("required1=CUSTOM_FAST", "limit=1", "limit=x", "group_policy=none", "group_policy=x"),
+            *(f"member_of={RACK}", "member_of=none", f"in_tree={HOST}", "in_tree=none", "resources_A=VCPU:1"),
+            *("root_required=CUSTOM_FAST", "root_required=NONE", "same_subtree=_A", "colour=red", "limit=0"),
+            *("required=!CUSTOM_FAST", "required=CUSTOM_FAST,!CUSTOM_FAST", "resources="),
+        ),
+        None,
+    ),
+    *[
         (
-            *(
-                "resources=VCPU:1",
-                "resources=VCPU:1,DISK_GB:1",
-                "resources=VCPU",
-                "resources=NONE:1",
-                "resources1=VCPU:1",
-            ),
-            *(
-                "resources=VCPU:0",
-                "required=CUSTOM_FAST",
-                "required=NONE",
-                "required1=CUSTOM_FAST",
-                "limit=1",
-                "limit=x",
-            ),
-            *(
-                "group_policy=none",
-                "group_policy=x",
-                "member_of=" + RACK,
-                "member_of=none",
-                "in_tree=" + HOST,
-                "in_tree=none",
-            ),
-            *(
-                "root_required=CUSTOM_FAST",
-                "root_required=NONE",
-                "same_subtree=_A",
-                "colour=red",
-                "resources_A=VCPU:1",
-            ),
-            *("required=!CUSTOM_FAST", "required=CUSTOM_FAST,!CUSTOM_FAST", "limit=0", "resources="),
-        ),
-        draw.choice((0, 1, 2, 2, 3, 4)),
-    )
-    return "GET", "/allocation_candidates" + ("?" + "&".join(keys) if keys else ""), None
-
-
-def _reshape(wrongs: WrongRequests) -> Drawn:
-    draw = wrongs.random
-    inventories = {
-        provider: _missing(
-            wrongs,
+            "POST",
+            "/reshaper",
             {
-                "resource_provider_generation": wrongs.generation(provider),
-                "inventories": {
-                    wrongs.resource_class(): wrongs.inventory() for _ in range(draw.choice((0, 1, 1, 2)))
-                },
+                "inventories": several("known", _INVENTORIES),
+                "allocations": several("consumer", _OWNED, 0, 1, 1),
             },
         )
-        for provider in [wrongs.known() for _ in range(draw.choice((0, 1, 1, 2)))]
-    }
-    allocations = {
-        consumer: _missing(wrongs, wrongs.owned({"allocations": wrongs.allocations()}, consumer))
-        for consumer in [draw.choice((WEB, NEW)) for _ in range(draw.choice((0, 1, 1)))]
-    }
-    return "POST", "/reshaper", _missing(wrongs, {"inventories": inventories, "allocations": allocations})
-
-
-def _elsewhere(wrongs: WrongRequests) -> Drawn:
-    draw = wrongs.random
-    return (
-        draw.choice(("GET", "PUT", "POST", "DELETE")),
-        draw.choice(("/", "/nothing", "/resource_providers/", "/traits/", "/usages/x")),
+    ]
+    * 2,
+    (
+        "GET PUT POST DELETE",
+        one("/", "/nothing", "/resource_providers/", "/traits/", "/usages/x"),
         None,
-    )
-
-
-def _missing(wrongs: WrongRequests, body: Body) -> Body:
-    """The object as it is, or without one of its keys."""
-    if not body or not wrongs.rarely(wrongs.care / 8):
-        return body
-    left_out = wrongs.random.choice(sorted(body))
-    return {key: value for key, value in body.items() if key != left_out}
-
-
-_ENDPOINTS: Final[tuple[Callable[[WrongRequests], Drawn], ...]] = (
-    *(_show, _create, _rename, _delete, _set_inventories, _set_inventories, _set_inventory, _set_inventory),
-    *(
-        _add_inventory,
-        _show_inventory,
-        _set_aggregates,
-        _set_traits,
-        _of_trait,
-        _traits,
-        _classes,
-        _providers,
     ),
-    *(_set_allocations, _set_allocations, _several_allocations, _of_consumer, _usages, _candidates),
-    *(_reshape, _reshape, _elsewhere),
 )

@@ -11,9 +11,7 @@ import httpx
 import pytest
 from msgspec import Struct
 
-from kit.health import Listen
-from kit.http_server import HttpServer
-from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
+from tests.api.fake_keystone import FakeKeystone
 from tests.stories.moor.moor_process import moor_json
 from tests.stories.moor.test_dashboard_orders_in_a_cloud import HOST, confirmed, printed_address
 from tests.stories.moor.test_moor_dashboard import a_cloud, served_beside
@@ -71,22 +69,13 @@ class Stage(Struct):
 
 
 @asynccontextmanager
-async def served(keystone: FakeKeystone) -> AsyncIterator[dict[str, str]]:
-    """The variables of a dashboard that asks it."""
-    server = HttpServer(keystone.app, Listen("127.0.0.1", 0))
-    serving = asyncio.create_task(server.run())
-    asks = {"KEYSTONE_URL": f"{server.url}/identity", "USER": "placement", "PASSWORD": OUR_PASSWORD}
-    try:
-        yield {f"MOOR_OPENSTACK_{name}": value for name, value in asks.items()}
-    finally:
-        await server.stop()
-        await serving
-
-
-@asynccontextmanager
 async def a_stage() -> AsyncIterator[Stage]:
     keystone = FakeKeystone()
-    async with served(keystone) as asks, a_cloud() as (environment, url, up), AsyncExitStack() as stack:
+    async with (
+        keystone.served() as asks,
+        a_cloud() as (environment, url, up),
+        AsyncExitStack() as stack,
+    ):
         ids = {}
         for project in ("shop", "garden"):
             booted = await moor_json("boot", "--vcpus", "1", "--project", project, **environment)

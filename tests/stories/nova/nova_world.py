@@ -31,14 +31,12 @@ from nova_bridge.serving import ServingLimits
 from nova_bridge.settings import NovaSettings
 from nova_bridge.wiring import nova_parts
 from scheduler_worker.settings import SchedulerSettings
-from tests.api.whole_app import server_over
 from tests.contracts.rabbitmq_under_test import URL_VARIABLE, RabbitMQUnderTest
 from tests.contracts.stage import SETTINGS
-from tests.contracts.stores import open_store
 from tests.stories.cloud import NAMES, QUICK, host_id
 from tests.stories.nova.conductor import Conductor, conductor
 from tests.unit.nova.recorded import args_of
-from tests.unit.nova.upstream_placement import UpstreamTransport
+from tests.unit.nova.upstream_placement import PlacementWriter, a_placement
 from tests.waiting import until
 
 EACH = pytest.mark.parametrize("kind", [pytest.param("OpenStack's", marks=pytest.mark.proof), "ours"])
@@ -95,11 +93,6 @@ def a_nova(nodes: Sequence[ComputeNode], aggregates: Sequence[CloudAggregate] = 
     )
 
 
-def with_service(cloud: NovaCloud, host: str, **fields: object) -> NovaCloud:
-    service = services_by_host(cloud)[host.lower()]
-    return structs.replace(cloud, services={**cloud.services, service.id: structs.replace(service, **fields)})
-
-
 class Line(httpx.AsyncBaseTransport):
     """The way to placement. While it is not `open`, requests arrive there late: a client that does not wait gets no answer."""
 
@@ -144,7 +137,7 @@ class Line(httpx.AsyncBaseTransport):
         return answer
 
 
-class NovaWorld:
+class NovaWorld(PlacementWriter):
     def __init__(
         self,
         placement: httpx.AsyncBaseTransport,
@@ -153,8 +146,7 @@ class NovaWorld:
         conductor: Conductor,
     ) -> None:
         self.line = Line(placement)
-        headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.36"}
-        self._client = httpx.AsyncClient(transport=placement, base_url="http://placement", headers=headers)
+        super().__init__(placement)
         self.broker = broker
         # Not cut off when `broker` is.
         self.direct = direct
@@ -166,18 +158,15 @@ class NovaWorld:
     def clock(self) -> datetime:
         return now() + self.ahead
 
-    async def _ask(self, method: str, path: str, body: object = None) -> dict[str, object]:
-        answer = await self._client.request(method, path, json=body)
-        assert answer.status_code < 300, answer.text
-        return answer.json() if answer.content else {}
-
     async def add(self, *names: str, pooled: bool = False, cell: UUID = FIRST, **totals: int) -> None:
         """Computes write their providers. With `pooled`, their disks are in a pool that they share."""
         sizes = {"VCPU": 8, "MEMORY_MB": 65536, "DISK_GB": 1000} | totals
         if pooled:
-            await self._provider(POOL, "pool", {"DISK_GB": sizes.pop("DISK_GB")}, "MISC_SHARES_VIA_AGGREGATE")
+            await self.add_provider(
+                POOL, "pool", {"DISK_GB": sizes.pop("DISK_GB")}, "MISC_SHARES_VIA_AGGREGATE"
+            )
         for name in names:
-            await self._provider(host_id(name), name, sizes)
+            await self.add_provider(host_id(name), name, sizes)
             if pooled:
                 await self._near(host_id(name))
         if pooled:
@@ -186,37 +175,30 @@ class NovaWorld:
         self.known.cloud = a_nova([*nodes, *[a_node(name, cell) for name in names]])
 
     async def add_class(self, name: str) -> None:
-        await self._ask("PUT", f"/resource_classes/{name}")
+        await self.done("PUT", f"/resource_classes/{name}")
 
     async def add_device(self, host: str, address: str, resource: str, total: int = 1) -> None:
         """A device below the root provider of a compute, as nova-compute writes it with PCI in placement."""
         name = f"{host}_{address}"
-        await self._provider(host_id(name), name, {resource: total}, below=host_id(host))
-
-    async def _provider(
-        self, id_: UUID, name: str, totals: Mapping[str, int], *traits: str, below: UUID | None = None
-    ) -> None:
-        parent = {} if below is None else {"parent_provider_uuid": str(below)}
-        await self._ask("POST", "/resource_providers", {"uuid": str(id_), "name": name, **parent})
-        at = f"/resource_providers/{id_}"
-        inventories = {resource: {"total": total} for resource, total in totals.items()}
-        await self._ask(
-            "PUT", f"{at}/inventories", {"resource_provider_generation": 0, "inventories": inventories}
-        )
-        if traits:
-            await self._ask("PUT", f"{at}/traits", {"resource_provider_generation": 1, "traits": traits})
+        await self.add_provider(host_id(name), name, {resource: total}, below=host_id(host))
 
     async def _near(self, id_: UUID) -> None:
-        found = await self._ask("GET", f"/resource_providers/{id_}")
+        found = await self.done("GET", f"/resource_providers/{id_}")
         body = {"resource_provider_generation": found["generation"], "aggregates": [str(NEAR)]}
-        await self._ask("PUT", f"/resource_providers/{id_}/aggregates", body)
+        await self.done("PUT", f"/resource_providers/{id_}/aggregates", body)
+
+    def set_service(self, host: str, **fields: object) -> None:
+        """Nova tells this of the service of a host."""
+        assert self.known.cloud is not None
+        service = services_by_host(self.known.cloud)[host.lower()]
+        services = {**self.known.cloud.services, service.id: structs.replace(service, **fields)}
+        self.known.cloud = structs.replace(self.known.cloud, services=services)
 
     async def held(self, consumer: UUID) -> dict[str, dict[str, int]]:
         """What the consumer holds of each host, by the hosts' names."""
-        found = (await self._client.get(f"/allocations/{consumer}")).json()["allocations"]
         assert self.known.cloud is not None
         names = {str(id_): node.name for id_, node in self.known.cloud.nodes.items()} | {str(POOL): "pool"}
-        return {names[id_]: each["resources"] for id_, each in found.items()}
+        return {names[id_]: amounts for id_, amounts in (await self.holds(consumer)).items()}
 
     async def until_held(self, consumer: UUID, hosts: int) -> dict[str, dict[str, int]]:
         return await until(
@@ -226,21 +208,15 @@ class NovaWorld:
         )
 
     async def allocate(self, consumers: Mapping[UUID, Mapping[str, Mapping[str, int]]]) -> None:
-        """Write what these consumers hold in all, as Nova does: by their generations."""
-        body = {}
-        for consumer, held in consumers.items():
-            found = (await self._client.get(f"/allocations/{consumer}")).json()
-            ids = {name: str(POOL if name == "pool" else host_id(name)) for name in held}
-            body[str(consumer)] = {
-                "allocations": {ids[name]: {"resources": amounts} for name, amounts in held.items()},
-                "project_id": PROJECT,
-                "user_id": USER,
-                "consumer_generation": found.get("consumer_generation"),
-            }
-        await self._ask("POST", "/allocations", body)
-
-    async def ask_placement(self, method: str, path: str, body: object = None) -> Mapping[str, object]:
-        return await self._ask(method, path, body)
+        """Write what these consumers hold in all, by the hosts' names."""
+        await self.write(
+            {
+                consumer: {POOL if name == "pool" else host_id(name): each for name, each in held.items()}
+                for consumer, held in consumers.items()
+            },
+            project=PROJECT,
+            user=USER,
+        )
 
     @asynccontextmanager
     async def scheduler(
@@ -339,13 +315,7 @@ async def nova_world(kind: str = "ours") -> AsyncIterator[NovaWorld]:
         direct = urlsplit(os.environ[URL_VARIABLE])._replace(path="/" + quote(broker.virtual_host, safe=""))
         caller = await stack.enter_async_context(conductor(direct.geturl()))
         never_cut = RabbitBroker(direct.geturl())
-        placement: httpx.AsyncBaseTransport
-        if kind == "OpenStack's":
-            placement = await stack.enter_async_context(UpstreamTransport())
-        else:
-            store = await stack.enter_async_context(open_store("memory"))
-            server = await stack.enter_async_context(server_over(store))
-            placement = server.client._transport  # noqa: SLF001 - httpx has no other way to share it
+        placement = await stack.enter_async_context(a_placement(kind))
         yield NovaWorld(placement, broker, never_cut, caller)
 
 

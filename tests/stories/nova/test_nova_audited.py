@@ -1,9 +1,7 @@
 """`moor audit --heal` on a placement that a running Nova uses: it keeps all that Nova needs, and frees what Nova never knew."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -21,12 +19,11 @@ from bus.messages.administration import (
 )
 from bus.workers.station import Station
 from engine.inventories import ConsumerId, ReportedInventory, ResourceAmount
-from kit.health import Listen
-from kit.http_server import HttpServer
 from moor.client.books.auditing import FOUND, MENDED, NOT_MENDED
 from moor.client.books.books_reader import BooksReader
 from moor.client.bus_client import answer_of
 from tests.nova.simulated_api import SimulatedNova
+from tests.served import served
 from tests.stories.cloud import host_id
 from tests.stories.moor.moor_process import Result, moor
 from tests.stories.moves.books_stage import BooksStage, a_site, stage_on
@@ -77,17 +74,6 @@ def a_nova() -> SimulatedNova:
     return nova
 
 
-@asynccontextmanager
-async def served(nova: SimulatedNova) -> AsyncIterator[str]:
-    server = HttpServer(nova.app, Listen("127.0.0.1", 0))
-    serving = asyncio.create_task(server.run())
-    try:
-        yield server.url
-    finally:
-        await server.stop()
-        await serving
-
-
 @pytest.mark.parametrize("kind", STAGES)
 async def test_without_a_nova_to_ask_all_that_it_holds_stays(kind: str) -> None:
     async with a_site(kind) as site, stage_on(site) as stage:
@@ -109,7 +95,7 @@ async def test_the_command_frees_what_nova_never_knew_in_two_looks_and_nothing_e
     async with (
         a_site("real") as site,
         stage_on(site) as stage,
-        served(api) as url,
+        served(api.app) as server,
     ):
         await with_claims_of_nova(stage)
         all_of_them = await held(stage)
@@ -119,7 +105,7 @@ async def test_the_command_frees_what_nova_never_knew_in_two_looks_and_nothing_e
             result = await moor(
                 *("audit", "--bus", site.bus_url, "--settle", "0", "-o", "json", *flags),
                 MOOR_DATA=str(tmp_path),
-                MOOR_NOVA_URL=url,
+                MOOR_NOVA_URL=server.url,
                 MOOR_NOVA_FREED_AFTER_S="3600",
             )
             return result, [json.loads(line) for line in result.out.splitlines()]

@@ -13,7 +13,6 @@ from tests.stories.nova.nova_world import (
     an_instance,
     hosts_of,
     nova_world,
-    with_service,
 )
 from tests.unit.nova.recorded import an_object
 from tests.waiting import until
@@ -65,8 +64,7 @@ async def test_an_evacuated_instance_keeps_what_it_holds_of_its_old_host(
         await world.add("h1", "h2")
         async with world.scheduler():
             instance, source = await booted(world, by_us=by_us)
-            assert world.known.cloud is not None
-            world.known.cloud = with_service(world.known.cloud, source, is_up=False)
+            world.set_service(source, is_up=False)
             (chosen,) = await world.conductor.select(instance, ignore_hosts=[source], alternates=False)
 
         target = chosen[0]["service_host"]
@@ -95,9 +93,8 @@ async def test_a_request_for_several_instances_gives_each_a_host_or_claims_nothi
 async def test_a_host_that_is_down_or_disabled_is_not_chosen_and_the_reason_says_so() -> None:
     async with nova_world() as world:
         await world.add("h1", "h2")
-        assert world.known.cloud is not None
-        broken = with_service(world.known.cloud, "h1", is_forced_down=True)
-        world.known.cloud = with_service(broken, "h2", is_disabled=True, disabled_reason="a new disk")
+        world.set_service("h1", is_forced_down=True)
+        world.set_service("h2", is_disabled=True, disabled_reason="a new disk")
         async with world.scheduler():
             reason = await world.conductor.refusal(an_instance())
 

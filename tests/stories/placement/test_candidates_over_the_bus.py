@@ -6,11 +6,11 @@ from uuid import uuid5
 import pytest
 
 from bus.messages.administration import AskCandidates, Candidates, CandidatesFound, RequestGroup, UnknownTrait
-from bus.messages.placement import ReportAccepted, ReportInventory
-from engine.inventories import ReportedInventory, ReportedProvider
+from bus.messages.placement import ReportAccepted
 from engine.refusals import Claimed, NotAllowed, ShapeMoved, TooCostly
 from placement_worker import candidates
 from placement_worker.settings import PlacementSettings
+from tests.hostile_requests import hard_messages, hard_worlds
 from tests.stories.placement.test_placement_over_the_bus import (
     NAMES,
     STAGES,
@@ -18,10 +18,6 @@ from tests.stories.placement.test_placement_over_the_bus import (
     claim,
     host,
     placement_setup,
-)
-from tests.unit.placement.hard_questions import (
-    Asked,
-    a_tight_packing,
 )
 from tests.waiting import until
 
@@ -91,39 +87,6 @@ async def test_an_invalid_question_is_refused_with_field_and_reason(bus: str, bo
         assert await asked(setup, unheard) == UnknownTrait(names=("CUSTOM_X",))
 
 
-async def told_and_asked(setup: PlacementSetup, asked_of: Asked) -> AskCandidates:
-    """Report the providers to placement, then ask this question."""
-    world, query = asked_of
-    states = [world.index.state(row) for row in range(world.index.rows)]
-    report = ReportInventory(
-        cell="c1",
-        root=states[0].id,
-        providers=tuple(
-            ReportedProvider(
-                id=state.id,
-                name=state.name,
-                parent=state.parent,
-                inventories={
-                    resource: ReportedInventory(total=each.total)
-                    for resource, each in state.inventories.items()
-                },
-                traits=state.traits,
-            )
-            for state in states
-        ),
-    )
-    assert isinstance(await setup.report(report), ReportAccepted)
-    return AskCandidates(
-        groups=tuple(
-            RequestGroup(suffix=group.suffix, resources=dict(group.resources), required=group.required)
-            for group in query.groups
-        ),
-        group_policy=query.group_policy,
-        same_subtree=query.same_subtree,
-        limit=query.limit or 1,
-    )
-
-
 class HeldSearches:
     """Takes the place of asyncio in placement's searches: one that lets other tasks run goes on when it may."""
 
@@ -147,11 +110,12 @@ async def test_a_search_over_its_budget_ends_with_its_numbers_and_claims_are_ans
     async with placement_setup(bus, books, settings=settings) as setup:
         await setup.report(host("h1", 4))
         (only,) = (await first_of(setup, TWO_CPUS)).candidates
-        question = await told_and_asked(setup, a_tight_packing())
+        for world in hard_worlds():
+            assert isinstance(await setup.report(world), ReportAccepted)
 
         searches = HeldSearches()
         monkeypatch.setattr(candidates, "asyncio", searches)
-        hard = asyncio.ensure_future(asked(setup, question))
+        hard = asyncio.ensure_future(asked(setup, hard_messages()["a tight packing"]))
         await until(lambda: searches.begun.is_set() or hard.done(), "the search lets others run")
         assert await setup.claim(claim(1, only.share)) == [Claimed()]
         assert not hard.done(), "the claim waited for the search"

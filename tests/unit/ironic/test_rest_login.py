@@ -3,8 +3,6 @@
 # ruff: noqa: S105, S106 - these passwords are for servers inside the tests
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,13 +15,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp
 
 from bus.addresses import Addresses
 from ironic_sync.rest import HttpIronicApi, ironic_api
 from kit.errors import CredentialsRefused, Unavailable, WrongAnswer
-from kit.health import Listen
-from kit.http_server import HttpServer
 from kit.keystone import (
     OPENSTACK,
     REFUSED_S,
@@ -35,8 +30,9 @@ from kit.keystone import (
 from kit.parts import Pauses
 from kit.rest import RestLimits
 from kit.settings import BadSetting
-from kit.tls import ServerTls, server_tls
+from kit.tls import server_tls
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
+from tests.served import served
 from tests.unit.ironic.test_rest import NODE, told
 from tests.waiting import Clock
 
@@ -410,23 +406,12 @@ class Files:
         )
 
 
-@asynccontextmanager
-async def served(app: ASGIApp, tls: ServerTls) -> AsyncIterator[str]:
-    server = HttpServer(app, Listen("127.0.0.1", 0), tls=tls)
-    running = asyncio.create_task(server.run())
-    try:
-        yield server.url
-    finally:
-        await server.stop()
-        await running
-
-
 @pytest.mark.asyncio
 async def test_keystone_and_ironic_are_reached_by_the_certificates_in_the_settings(tmp_path: Path) -> None:
     cloud, files = Cloud(), Files(tmp_path)
-    async with served(cloud.app, files.of_server) as url:
-        account = structs.replace(BY_PASSWORD, keystone_url=f"{url}/identity")
-        cloud.keystone.catalogue = [in_catalogue(url=f"{url}/baremetal")]
+    async with served(cloud.app, files.of_server) as server:
+        account = structs.replace(BY_PASSWORD, keystone_url=f"{server.url}/identity")
+        cloud.keystone.catalogue = [in_catalogue(url=f"{server.url}/baremetal")]
         api = HttpIronicApi("keystone", files.known_to(account))
         try:
             assert await api.node(NODE) is not None
@@ -441,9 +426,11 @@ async def test_keystone_and_ironic_are_reached_by_the_certificates_in_the_settin
 async def test_without_the_right_certificates_nobody_is_reached(without: str, tmp_path: Path) -> None:
     cloud, files = Cloud(), Files(tmp_path)
     changed: dict[str, Any] = {without: ""} | ({"key_file": ""} if without == "cert_file" else {})
-    async with served(cloud.app, files.of_server) as url:
-        account = structs.replace(files.known_to(BY_PASSWORD), keystone_url=f"{url}/identity", **changed)
-        api = HttpIronicApi(f"{url}/baremetal", account, limits=QUICK)
+    async with served(cloud.app, files.of_server) as server:
+        account = structs.replace(
+            files.known_to(BY_PASSWORD), keystone_url=f"{server.url}/identity", **changed
+        )
+        api = HttpIronicApi(f"{server.url}/baremetal", account, limits=QUICK)
         try:
             with pytest.raises(Unavailable, match=r"Keystone at https://127\.0\.0\.1") as raised:
                 await api.node(NODE)
@@ -478,14 +465,14 @@ async def test_a_server_that_refuses_the_certificate_is_told_with_its_reason(
     certificate = str(tmp_path / shown) if shown else ""
     of_server = server_tls(str(tmp_path / "server"), "", str(files.ca))
     cloud = Cloud()
-    async with served(cloud.app, of_server) as url:
+    async with served(cloud.app, of_server) as server:
         known = structs.replace(NOBODY, ca_file=str(files.ca), cert_file=certificate)
         keystone = structs.replace(BY_PASSWORD, ca_file=str(files.ca), cert_file=certificate)
         for account, name in (
             (known, "Ironic at"),
-            (structs.replace(keystone, keystone_url=f"{url}/identity"), "Keystone at"),
+            (structs.replace(keystone, keystone_url=f"{server.url}/identity"), "Keystone at"),
         ):
-            api = HttpIronicApi(f"{url}/baremetal", account, limits=QUICK)
+            api = HttpIronicApi(f"{server.url}/baremetal", account, limits=QUICK)
             with pytest.raises(Unavailable) as refused:
                 await api.node(NODE)
             await api.close()

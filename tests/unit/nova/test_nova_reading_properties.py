@@ -2,23 +2,15 @@
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_bridge.envelope import RefusedError, read_envelope, redacted
-from nova_bridge.request_spec import NovaRequestReader
-from scheduler_worker.requests.reading import RequestReader
-from scheduler_worker.wiring import STANDARD
-from tests.plugins import standard_plugins
 from tests.properties.bounds import THOROUGH
 from tests.unit.nova.recorded import CELL, INSTANCE, NAMES, an_object, enveloped, message_in, port
-from tests.unit.nova.test_request_spec import a_destination, a_group, asked
-
-PLUGINS = standard_plugins()
-READER = NovaRequestReader(RequestReader(STANDARD, timedelta(days=1), PLUGINS).spec_of, PLUGINS.image_keys)
+from tests.unit.nova.test_request_spec import READER, a_destination, a_group, asked
 
 PLAIN = (
     st.none()

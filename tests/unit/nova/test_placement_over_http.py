@@ -29,9 +29,7 @@ from kit.keystone import OpenStackSettings
 from kit.rest import RestLimits
 from nova_bridge.placement_api import PlacementApi
 from nova_bridge.placement_books import HttpBooks, HttpClaims
-from tests.api.whole_app import server_over
-from tests.contracts.stores import open_store
-from tests.unit.nova.upstream_placement import UpstreamTransport
+from tests.unit.nova.upstream_placement import PlacementWriter, a_placement
 
 pytestmark = pytest.mark.asyncio
 
@@ -55,11 +53,10 @@ class Failing(httpx.AsyncBaseTransport):
         return await self._placement.handle_async_request(request)
 
 
-class HttpWorld:
+class HttpWorld(PlacementWriter):
     def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
         self.failing = transport = Failing(transport)
-        headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.36"}
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://placement", headers=headers)
+        super().__init__(transport)
         self.api = PlacementApi(
             "http://placement", OpenStackSettings(), limits=RestLimits(tries_max=1), transport=transport
         )
@@ -67,39 +64,10 @@ class HttpWorld:
         self.books = HttpBooks(self.api, self.picture)
         self.claims = HttpClaims(self.api, self.books, chance=random.Random(7))
 
-    async def done(self, method: str, path: str, body: object) -> None:
-        answer = await self.client.request(method, path, json=body)
-        assert answer.status_code < 300, answer.text
-
-    async def add(self, id_: ProviderId, name: str, vcpu: int = 8, parent: ProviderId | None = None) -> None:
-        body = {"uuid": str(id_), "name": name} | (
-            {} if parent is None else {"parent_provider_uuid": str(parent)}
-        )
-        await self.done("POST", "/resource_providers", body)
-        inventories = {"VCPU": {"total": vcpu}}
-        at = f"/resource_providers/{id_}"
-        await self.done(
-            "PUT", f"{at}/inventories", {"resource_provider_generation": 0, "inventories": inventories}
-        )
-
-    async def allocate(self, consumer: UUID, held: Mapping[ProviderId, Mapping[str, int]]) -> None:
-        """Somebody else writes what a new consumer holds."""
-        body = {
-            "allocations": {str(id_): {"resources": amounts} for id_, amounts in held.items()},
-            "project_id": "p",
-            "user_id": "u",
-            "consumer_generation": None,
-        }
-        await self.done("PUT", f"/allocations/{consumer}", body)
-
     async def ask(self, order: Message) -> ClaimVerdict:
         (answer,) = await self.claims.ask_all((order,))
         assert isinstance(answer, ClaimAnswered)
         return answer.verdict
-
-    async def held(self, consumer: UUID) -> dict[str, dict[str, int]]:
-        found = (await self.client.get(f"/allocations/{consumer}")).json()["allocations"]
-        return {id_: each["resources"] for id_, each in found.items()}
 
     def state(self, id_: ProviderId) -> ProviderState:
         """The state of a provider in the picture."""
@@ -115,13 +83,15 @@ class HttpWorld:
 
 
 @asynccontextmanager
-async def http_world(kind: str) -> AsyncIterator[HttpWorld]:
-    if kind == "OpenStack's":
-        async with UpstreamTransport() as transport:
-            yield HttpWorld(transport)
-        return
-    async with open_store("memory") as store, server_over(store) as server:
-        yield HttpWorld(server.client._transport)  # noqa: SLF001 - httpx has no other way to share it
+async def http_world(kind: str, *hosts: ProviderId) -> AsyncIterator[HttpWorld]:
+    """Its picture has these hosts, of 8 processors each."""
+    async with a_placement(kind) as transport:
+        world = HttpWorld(transport)
+        for host in hosts:
+            await world.add_provider(host, f"host {host}")
+        if hosts:
+            await world.books.catch_up()
+        yield world
 
 
 EACH = pytest.mark.parametrize("kind", ["OpenStack's", "ours"])
@@ -144,9 +114,9 @@ def a_claim(
 @EACH
 async def test_the_picture_has_all_providers_and_what_is_in_use(kind: str) -> None:
     async with http_world(kind) as world:
-        await world.add(HOST, "host")
-        await world.add(CHILD, "child", vcpu=4, parent=HOST)
-        await world.add(OTHER, "other", vcpu=2)
+        await world.add_provider(HOST, "host")
+        await world.add_provider(CHILD, "child", {"VCPU": 4}, below=HOST)
+        await world.add_provider(OTHER, "other", {"VCPU": 2})
         await world.ask(a_claim(uuid4()))
         await world.books.catch_up()
 
@@ -179,14 +149,14 @@ async def test_what_others_free_is_seen_of_each_class_also_of_a_host_without_pro
     classes = {"VCPU": 4, "PCPU": 4, "MEMORY_MB": 4, "DISK_GB": 4, "VGPU": 4}
     stays, goes = uuid4(), uuid4()
     async with http_world(kind) as world:
-        await world.add(HOST, "host")
-        await world.add(OTHER, "other")
+        await world.add_provider(HOST, "host")
+        await world.add_provider(OTHER, "other")
         inventories = {name: {"total": total} for name, total in classes.items()}
         inventories[freed] |= limits
         body = {"resource_provider_generation": 1, "inventories": inventories}
         await world.done("PUT", f"/resource_providers/{HOST}/inventories", body)
-        await world.allocate(stays, {HOST: {name: 4 for name in classes if name != freed}})
-        await world.allocate(goes, {HOST: {freed: 4}})
+        await world.write({stays: {HOST: {name: 4 for name in classes if name != freed}}})
+        await world.write({goes: {HOST: {freed: 4}}})
         await world.books.catch_up()
         assert world.state(HOST).inventories[freed].used == 4
 
@@ -200,12 +170,10 @@ async def test_what_others_free_is_seen_of_each_class_also_of_a_host_without_pro
 @EACH
 @pytest.mark.parametrize("at", [f"{OTHER}/allocations", "/allocation_candidates"])
 async def test_a_question_that_fails_leaves_all_others_as_they_were_answered(kind: str, at: str) -> None:
-    async with http_world(kind) as world:
-        await world.add(HOST, "host")
-        await world.books.catch_up()
+    async with http_world(kind, HOST) as world:
         await world.ask(a_claim(uuid4()))
         for number in range(3, 9):
-            await world.add(ProviderId(UUID(int=number)), f"other {number}")
+            await world.add_provider(ProviderId(UUID(int=number)), f"other {number}")
         world.failing.at = at
         with pytest.raises(Unavailable):
             await world.books.catch_up()
@@ -218,9 +186,7 @@ async def test_a_question_that_fails_leaves_all_others_as_they_were_answered(kin
 
 @EACH
 async def test_a_claim_is_granted_once_and_refused_where_there_is_no_room(kind: str) -> None:
-    async with http_world(kind) as world:
-        await world.add(HOST, "host")
-        await world.books.catch_up()
+    async with http_world(kind, HOST) as world:
         consumer = uuid4()
         assert await world.ask(a_claim(consumer)) == Claimed()
         again = await world.ask(a_claim(consumer))
@@ -231,15 +197,12 @@ async def test_a_claim_is_granted_once_and_refused_where_there_is_no_room(kind: 
         assert other == AlreadyClaimed(attempt=0, share=Share(host=HOST, amounts=AMOUNTS))
         assert isinstance(large, DoesNotFit)
         assert (large.shortfalls[0].provider, large.shortfalls[0].resource) == (HOST, "VCPU")
-        assert await world.held(consumer) == {str(HOST): {"VCPU": 2}}
+        assert await world.holds(consumer) == {str(HOST): {"VCPU": 2}}
 
 
 @EACH
 async def test_of_claims_that_come_together_only_those_without_room_are_refused(kind: str) -> None:
-    async with http_world(kind) as world:
-        await world.add(HOST, "host")
-        await world.add(OTHER, "other")
-        await world.books.catch_up()
+    async with http_world(kind, HOST, OTHER) as world:
         there = a_claim(uuid4())
         assert await world.ask(there) == Claimed()
         large = (structs.replace(AMOUNTS[0], provider=OTHER, amount=9),)
@@ -258,9 +221,7 @@ async def test_of_claims_that_come_together_only_those_without_room_are_refused(
 
 @EACH
 async def test_a_release_frees_what_was_claimed_but_nothing_that_somebody_wrote_since(kind: str) -> None:
-    async with http_world(kind) as world:
-        await world.add(HOST, "host")
-        await world.books.catch_up()
+    async with http_world(kind, HOST) as world:
         ours, theirs = uuid4(), uuid4()
         for consumer in (ours, theirs):
             assert await world.ask(a_claim(consumer)) == Claimed()
@@ -282,16 +243,13 @@ async def test_a_release_frees_what_was_claimed_but_nothing_that_somebody_wrote_
         ]
 
         assert released == [Released(freed=True), Released(freed=False)]
-        assert await world.held(ours) == {}
-        assert await world.held(theirs) == {str(HOST): {"VCPU": 1}}
+        assert await world.holds(ours) == {}
+        assert await world.holds(theirs) == {str(HOST): {"VCPU": 1}}
 
 
 @EACH
 async def test_a_share_is_taken_beside_another_and_given_back(kind: str) -> None:
-    async with http_world(kind) as world:
-        await world.add(HOST, "host")
-        await world.add(OTHER, "other")
-        await world.books.catch_up()
+    async with http_world(kind, HOST, OTHER) as world:
         consumer = uuid4()
         await world.ask(a_claim(consumer))
         both = (*AMOUNTS, structs.replace(AMOUNTS[0], provider=OTHER))
@@ -307,14 +265,12 @@ async def test_a_share_is_taken_beside_another_and_given_back(kind: str) -> None
                 )
             )
             assert verdict == Claimed()
-            assert len(await world.held(consumer)) == len(amounts)
+            assert len(await world.holds(consumer)) == len(amounts)
 
 
 @EACH
 async def test_a_member_of_a_group_leaves_it_with_what_it_holds_of_its_host(kind: str) -> None:
-    async with http_world(kind) as world:
-        await world.add(HOST, "host")
-        await world.books.catch_up()
+    async with http_world(kind, HOST) as world:
         group = ServerGroup(id=GroupId(UUID(int=5)), policy="anti-affinity")
         claim = structs.replace(a_claim(uuid4()), group=group)
         assert await world.ask(claim) == Claimed()
@@ -328,7 +284,7 @@ async def test_a_member_of_a_group_leaves_it_with_what_it_holds_of_its_host(kind
 @EACH
 async def test_many_claims_at_once_on_one_provider_never_take_more_than_it_has(kind: str) -> None:
     async with http_world(kind) as world:
-        await world.add(HOST, "host", vcpu=10)
+        await world.add_provider(HOST, "host", {"VCPU": 10})
         await world.books.catch_up()
         verdicts = await asyncio.gather(*[world.ask(a_claim(uuid4())) for _ in range(8)])
         await world.books.catch_up()

@@ -6,7 +6,6 @@ tests/data/nova_rpc/operations.jsonl has what `python -m tools.real_nova.recordi
 import json
 import re
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -16,18 +15,14 @@ import pytest
 from engine.inventories import ProviderId, ResourceAmount, Share
 from nova_bridge.cloud import NotHeard, read_notification
 from nova_bridge.envelope import HIDDEN, read_envelope
-from nova_bridge.request_spec import NovaNames, NovaRequest, NovaRequestReader
+from nova_bridge.request_spec import NovaNames, NovaRequest
 from nova_bridge.selection import ComputeNode, InstancesByService, SelectedHost, allocation_request
-from scheduler_worker.requests.reading import RequestReader
-from scheduler_worker.wiring import STANDARD
-from tests.plugins import standard_plugins
 from tests.unit.nova.recorded import message_in
+from tests.unit.nova.test_request_spec import READER
 
 FILE = Path(__file__).parents[2] / "data" / "nova_rpc" / "operations.jsonl"
 RECORDED = [json.loads(line) for line in FILE.read_text().splitlines()]
 HOSTS = ("c1h1", "c1h2", "c1h3", "c1h4", "c2h1", "c2h2", "c2f1", "c2f2")
-PLUGINS = standard_plugins()
-READER = NovaRequestReader(RequestReader(STANDARD, timedelta(days=1), PLUGINS).spec_of, PLUGINS.image_keys)
 _CELL = re.compile(r'"CellMapping".*?"uuid": ?"([0-9a-f-]{36})"')
 # They tell nothing of services or aggregates that a scheduler must know.
 IGNORED = re.compile(r"compute\.|server_group\.|aggregate\.\w+\.start|aggregate\.cache")

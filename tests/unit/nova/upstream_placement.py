@@ -1,59 +1,79 @@
-"""OpenStack's placement in a process of its own, as httpx's way to a server."""
+"""A placement as httpx's way to a server, OpenStack's in a process of its own or ours; and what computes and conductors write there."""
 
-import asyncio
-import json
-import sys
-from pathlib import Path
-from types import TracebackType
-from typing import Self
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
 
 import httpx
 
-ROOT = Path(__file__).parents[3]
-LINE_MAX = 2**24
+from tests.api.whole_app import ToHere, server_over
+from tests.conformance.upstream import Upstream
+from tests.contracts.stores import open_store
 
 
-class UpstreamTransport(httpx.AsyncBaseTransport):
-    """Answers by tests/conformance/upstream_requests.py, one request after the other."""
+@asynccontextmanager
+async def a_placement(kind: str) -> AsyncIterator[httpx.AsyncBaseTransport]:
+    """ "OpenStack's" or "ours"."""
+    if kind == "OpenStack's":
+        with Upstream() as upstream:
+            yield ToHere(upstream.url)
+        return
+    async with open_store("memory") as store, server_over(store) as server:
+        yield server.client._transport  # noqa: SLF001 - httpx has no other way to share it
 
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._process: asyncio.subprocess.Process | None = None
 
-    async def __aenter__(self) -> Self:
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.conformance.upstream_requests"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            cwd=ROOT,
-            limit=LINE_MAX,
-        )
-        return self
+EIGHT: Mapping[str, int] = {"VCPU": 8}
 
-    async def __aexit__(
+
+class PlacementWriter:
+    """Writes to a placement as Nova's computes and conductors do."""
+
+    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+        headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.36"}
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://placement", headers=headers)
+
+    async def done(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        answer = await self.client.request(method, path, json=body)
+        assert answer.status_code < 300, answer.text
+        return answer.json() if answer.content else {}
+
+    async def add_provider(
         self,
-        kind: type[BaseException] | None = None,
-        problem: BaseException | None = None,
-        trace: TracebackType | None = None,
+        id_: UUID,
+        name: str,
+        totals: Mapping[str, int] = EIGHT,
+        *traits: str,
+        below: UUID | None = None,
     ) -> None:
-        assert self._process is not None, "it was started"
-        assert self._process.stdin is not None, "it reads from here"
-        self._process.stdin.close()
-        await self._process.wait()
+        parent = {} if below is None else {"parent_provider_uuid": str(below)}
+        await self.done("POST", "/resource_providers", {"uuid": str(id_), "name": name, **parent})
+        at = f"/resource_providers/{id_}"
+        stock = {resource: {"total": total} for resource, total in totals.items()}
+        await self.done("PUT", f"{at}/inventories", {"resource_provider_generation": 0, "inventories": stock})
+        if traits:
+            await self.done("PUT", f"{at}/traits", {"resource_provider_generation": 1, "traits": traits})
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        asked = {
-            "method": request.method,
-            "target": request.url.raw_path.decode(),
-            "headers": [[name.decode(), value.decode()] for name, value in request.headers.raw],
-            "body": (await request.aread()).decode() or None,
-        }
-        async with self._turn:
-            assert self._process is not None, "it was started"
-            assert self._process.stdin is not None, "it reads from here"
-            assert self._process.stdout is not None, "it writes here"
-            self._process.stdin.write(json.dumps([asked]).encode() + b"\n")
-            await self._process.stdin.drain()
-            (told,) = json.loads(await self._process.stdout.readline())
-        headers = {name: value for name, value in told["headers"].items() if name != "content-length"}
-        return httpx.Response(told["status"], headers=headers, content=told["body"].encode())
+    async def holds(self, consumer: UUID) -> dict[str, dict[str, int]]:
+        """What the consumer holds, by provider."""
+        found = (await self.done("GET", f"/allocations/{consumer}"))["allocations"]
+        return {id_: each["resources"] for id_, each in found.items()}
+
+    async def write(
+        self,
+        consumers: Mapping[UUID, Mapping[UUID, Mapping[str, int]]],
+        *,
+        project: str = "p",
+        user: str = "u",
+    ) -> None:
+        """Write what these consumers hold in all, as Nova does: by their generations."""
+        body = {}
+        for consumer, held in consumers.items():
+            found = await self.done("GET", f"/allocations/{consumer}")
+            body[str(consumer)] = {
+                "allocations": {str(id_): {"resources": amounts} for id_, amounts in held.items()},
+                "project_id": project,
+                "user_id": user,
+                "consumer_generation": found.get("consumer_generation"),
+            }
+        await self.done("POST", "/allocations", body)
