@@ -68,23 +68,6 @@ async def test_a_choice_takes_room_of_the_next_requests_until_novas_own_claim_is
     assert last.qualified == 2
 
 
-async def test_a_worse_host_of_nova_is_told_with_the_weighers_and_their_numbers(tmp_path: Path) -> None:
-    async with nova_world() as world:
-        await world.add("roomy", VCPU=32)
-        await world.add("tight", VCPU=4)
-        instance = an_instance()
-        async with in_the_shadow(world, tmp_path) as shadow:
-            await ask(world, instance)
-            await shadow.counted(1)
-            await world.allocate({instance: {"tight": SMALL}})
-            note = await shadow.note_of(instance)
-
-    assert (note.verdict, note.ours, note.nova) == ("nova_worse", "roomy", "tight")
-    (cpu,) = note.weighed
-    assert (cpu.weigher, cpu.ours, cpu.nova) == ("cpu", 32, 4)
-    assert note.reason == "cpu 32 on roomy, 4 on tight (+0.88)"
-
-
 async def test_a_fault_in_novas_api_says_why_nova_had_no_host_and_a_server_that_is_gone_is_not_compared(
     tmp_path: Path,
 ) -> None:
@@ -134,17 +117,20 @@ async def test_while_placement_is_away_requests_are_left_undecided_and_the_next_
             await shadow.counted(1)
 
 
-async def test_the_report_counts_what_was_noted(tmp_path: Path) -> None:
+async def test_a_worse_host_of_nova_is_noted_with_the_weighers_and_the_report_counts_what_was_noted(
+    tmp_path: Path,
+) -> None:
     async with nova_world() as world:
         await world.add("roomy", VCPU=32)
         await world.add("tight", VCPU=4)
         same, worse, refused = (an_instance() for _ in range(3))
         async with in_the_shadow(world, tmp_path) as shadow:
-            for number, (instance, host) in enumerate(((same, "roomy"), (worse, "tight")), 1):
+            for number, (instance, host) in enumerate(((worse, "tight"), (same, "roomy")), 1):
                 await ask(world, instance)
                 await shadow.counted(number)
                 await world.allocate({instance: {host: SMALL}})
                 await shadow.note_of(instance)
+            note = await shadow.note_of(worse)
             await ask(world, refused, flavor={"vcpus": 1000})
             await shadow.note_of(refused)
         file = ("--file", str(shadow.file))
@@ -155,6 +141,10 @@ async def test_the_report_counts_what_was_noted(tmp_path: Path) -> None:
         missing = await moor("nova", "shadow", "--file", str(tmp_path / "none"))
         wrong = await moor("nova", "shadow", *file, "--since", "soon")
 
+    assert (note.verdict, note.ours, note.nova) == ("nova_worse", "roomy", "tight")
+    (cpu,) = note.weighed
+    assert (cpu.weigher, cpu.ours, cpu.nova) == ("cpu", 32, 4)
+    assert note.reason == "cpu 32 on roomy, 4 on tight (+0.88)"
     assert table.code == 0, table.err
     assert "3 instances of 3 requests" in table.out
     assert "weigher cpu" in table.out
