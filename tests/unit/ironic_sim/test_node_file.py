@@ -9,28 +9,23 @@ from laboratory.ironic import NodeFile, SimulatedIronic, available_nodes
 from laboratory.ironic.node import LINES_LEAST
 from laboratory.ironic.work import AVAILABLE, CLEANING, POWER_ON
 from tests.ironic_clients.nodes import delete
+from tests.unit.ironic_sim.worlds import World
 
 NODE = "node-00000"
 
 
-class World:
+class FileWorld(World):
     """A simulated Ironic with a file and a clock; it may be killed and started again."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
-        self.at_s = 1_800_000_000.0
-        self.said: list[str] = []
         self.begin()
 
     def begin(self) -> None:
         self.file = NodeFile(self.path)
         nodes = self.file.load() or available_nodes(3)
-        self.ironic = SimulatedIronic(
-            nodes,
-            lambda: self.at_s,
-            lambda *said: self.said.append(str(said[0])),
-            keep=self.file.keep,
-        )
+        self.ironic = SimulatedIronic(nodes, lambda: self.at_s, self._take, keep=self.file.keep)
         self.ironic.resume_work()
 
     def killed(self) -> None:
@@ -38,18 +33,9 @@ class World:
         self.file.close()
         self.begin()
 
-    def state(self, ident: str = NODE) -> str:
-        node = self.ironic.node(ident)
-        assert node is not None
-        return node.provision_state
-
-    def pass_s(self, seconds: float) -> None:
-        self.at_s += seconds
-        self.ironic.advance()
-
 
 def test_nodes_are_as_they_were(tmp_path: Path) -> None:
-    world = World(tmp_path / "nodes")
+    world = FileWorld(tmp_path / "nodes")
     world.ironic.set_maintenance(NODE, is_on=True, reason="disk")
     delete(world.ironic, "node-00001")
     before = dict(world.ironic.nodes)
@@ -62,25 +48,24 @@ def test_nodes_are_as_they_were(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after_s", [0.0, 1.5])
 def test_work_that_was_under_way_goes_on(tmp_path: Path, after_s: float) -> None:
-    world = World(tmp_path / "nodes")
+    world = FileWorld(tmp_path / "nodes")
     world.ironic.provision(NODE, "manage")
     world.ironic.provision(NODE, "provide")
     world.ironic.set_power("node-00002", POWER_ON)
     world.at_s += after_s
 
     world.killed()
-    assert world.state() == CLEANING
+    assert world.state(NODE) == CLEANING
     world.pass_s(2)
 
-    assert world.state() == AVAILABLE
-    node = world.ironic.node("node-00002")
-    assert node is not None
+    assert world.state(NODE) == AVAILABLE
+    node = world.node("node-00002")
     assert (node.power_state, node.target_power_state, node.reservation) == (POWER_ON, None, None)
 
 
 def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "nodes"
-    world = World(path)
+    world = FileWorld(path)
     world.ironic.set_maintenance(NODE, is_on=True)
     whole = dict(world.ironic.nodes)
     world.file.close()
@@ -92,7 +77,7 @@ def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
 
 
 def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
-    world = World(tmp_path / "nodes")
+    world = FileWorld(tmp_path / "nodes")
     for number in range(2 * LINES_LEAST):
         world.ironic.set_maintenance(NODE, is_on=bool(number % 2), reason=str(number))
 
@@ -103,7 +88,7 @@ def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
 
 
 def test_a_change_that_a_full_disk_cuts_off_leaves_nothing_in_the_file(tmp_path: Path) -> None:
-    world = World(tmp_path / "nodes")
+    world = FileWorld(tmp_path / "nodes")
     _, most = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (world.path.stat().st_size + 100, most))
     try:
