@@ -19,7 +19,7 @@ from hypothesis import settings
 from tests.judge.watching import WATCHED, notes
 from tests.planting import PLANTED, plant_as_asked
 from tests.servers.own_broker import brokers_in, take_broker
-from tests.stages import is_for_proof
+from tests.stages import is_for_proof, second_on_servers
 
 TAKES_PORTS = "MOOR_TEST_TAKES_PORTS"
 USUAL_PORTS = (6385, 8780, 8781)
@@ -66,6 +66,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_for_proof(item.nodeid):
             item.add_marker(pytest.mark.proof)
+    for item in [*second_on_servers(items)]:
+        item.add_marker(pytest.mark.proof)
 
 
 def pytest_runtest_logstart() -> None:

@@ -2,9 +2,13 @@
 
 An entry is how the id of tests begins: a folder, a file, a test, or a test with its parameters. Where only some parameters of a test are
 long, they have the marker `proof` in its file: the layouts of stories (layouts.py), the seeds of the simulation (test_simulation.py), and others.
+Of the stories on servers the first one of each file runs at every commit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
+
+import pytest
 
 # What these need is only installed by `make proof`.
 OF_SOFTWARE = {
@@ -56,6 +60,9 @@ LONG = {
     "their unit tests and shorter stories": (
         "contracts/test_placement_store_books.py::test_hosts_may_register_while_the_numbers_are_recounted",
         "libvirt/test_libvirt_saved_disks.py",
+        "properties/test_guest_worlds.py::test_each_of_several_guests_fits_exactly_if_brute_force_finds_a_placement[cells-4",
+        "stories/authority/test_foreign_values.py::test_no_message_with_a_foreign_value_changes_anything_of_anothers[rabbitmq",
+        "stories/nova/test_nova_over_http.py",
         "stories/cells/test_cells_on_servers.py::test_cells_with_their_own_brokers_and_databases_are_cut_off",
         "stories/cells/test_compute_check.py::test_a_compute_that_breaks_one_rule_is_told_this_rule_alone[restart between",
         "stories/moor/test_moor_bare_metal.py::test_an_instance_that_only_ironic_has",
@@ -114,10 +121,27 @@ KEPT = {
 }
 
 
+NO_LAYOUT = SimpleNamespace(params=())
+
+
 def entries() -> Iterator[str]:
     for table in (OF_SOFTWARE, LONG, KEPT):
         for some in table.values():
             yield from some
+
+
+def second_on_servers(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """The stories that run in memory as well, but for the first of each file: on servers only `make proof` runs them. What the rooms
+    ask of a broker and of a database has its contracts.
+    """
+    firsts: dict[object, str] = {}
+    for item in items:
+        if not isinstance(item, pytest.Function) or item.get_closest_marker("rabbitmq") is None:
+            continue
+        is_story = "stories" in item.path.parts and "bus" in getattr(item, "callspec", NO_LAYOUT).params
+        is_run = is_story and item.get_closest_marker("proof") is None
+        if is_run and firsts.setdefault(item.path, item.originalname) != item.originalname:
+            yield item
 
 
 def is_for_proof(nodeid: str) -> bool:
