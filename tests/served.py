@@ -8,18 +8,15 @@ from typing import Any
 from kit.health import Listen
 from kit.http_server import HttpServer
 from kit.tls import ServerTls
+from tests.running import running
 from tests.waiting import PATIENCE_S
 
 
 @asynccontextmanager
 async def served(app: Any, tls: ServerTls | None = None) -> AsyncIterator[HttpServer]:
     server = HttpServer(app, Listen("127.0.0.1", 0), tls=tls)
-    running = asyncio.create_task(server.run())
-    try:
+    async with running((server,)):
         yield server
-    finally:
-        await server.stop()
-        await running
 
 
 async def heard_from(url: str, text: bytes, *, hangs_up: bool = False) -> bytes:

@@ -59,7 +59,7 @@ LONG = {
     ),
     "their unit tests and shorter stories": (
         "contracts/test_placement_store_books.py::test_hosts_may_register_while_the_numbers_are_recounted",
-        "libvirt/test_libvirt_saved_disks.py",
+        "libvirt/test_libvirt_alternates.py::test_only_its_project_has_a_saved_disk",
         "properties/test_guest_worlds.py::test_each_of_several_guests_fits_exactly_if_brute_force_finds_a_placement[cells-4",
         "stories/authority/test_foreign_values.py::test_no_message_with_a_foreign_value_changes_anything_of_anothers[rabbitmq",
         "stories/nova/test_nova_over_http.py",

@@ -53,7 +53,7 @@ from scheduler_worker.tables import metadata as scheduler_tables
 # Which roles a database has, one for each kind of worker, and the rights that each needs there.
 #
 # A worker may do with each of its tables what its statements do, and has no right on another worker's table. SELECT ... FOR UPDATE
-# needs the right to update. On PostgreSQL the tests of each store connect by its role (tests/contracts/worker_roles.py).
+# needs the right to update. On PostgreSQL the tests of each store connect by its role (tests/contracts/sql_stores.py).
 
 PLACEMENT, SCHEDULER, CONDUCTOR, COMPUTE, IRONIC = (
     *("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim"),

@@ -1,9 +1,12 @@
 """Fixtures for tests of attacks."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
+
+from tests.contracts.sql_stores import migrated_database
 
 
 @pytest.fixture
@@ -12,3 +15,10 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest_asyncio.fixture
+async def url() -> AsyncIterator[str]:
+    """An empty database of placement on PostgreSQL."""
+    async with migrated_database("postgresql") as url:
+        yield url

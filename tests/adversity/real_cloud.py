@@ -10,7 +10,6 @@ from operator import not_
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
-import asyncpg
 from msgspec import structs
 from sqlalchemy.engine import make_url
 
@@ -20,8 +19,8 @@ from bus.topology import Limits, Objects, objects_of, user_of
 from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId
 from engine.hosts import HostState
-from kit.process import run_until
 from laboratory.at_rest import Asked, problems_of
+from laboratory.ironic import IronicServer, NotificationSender, SimulatedIronic
 from moor.client.bus_client import hosts_of
 from placement_worker.store_sql import PlacementStore
 from scheduler_worker.store_sql import InstanceQuery, SchedulerStore
@@ -29,9 +28,10 @@ from tests.adversity.worker_process import BUS
 from tests.asking import until_state
 from tests.contracts.broker_under_test import ADMIN
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
-from tests.contracts.sql_stores import migrated_database
+from tests.contracts.sql_stores import a_session, migrated_database, rows_of
 from tests.fork_server import ForkedProcess, start_module
 from tests.last_release import Release
+from tests.running import running
 from tests.waiting import PATIENCE_S, until
 
 # The broker role of each kind of worker.
@@ -118,17 +118,14 @@ class CloudOn(Generic[B]):
 
     async def restart_database(self) -> None:
         """Restart the database as its clients see it: every session is cut off, and for a while none can be opened."""
-        url = make_url(self.database_url).set(drivername="postgresql")
+        url = make_url(self.database_url)
         name = url.database
-        admin = await asyncpg.connect(url.set(database="postgres").render_as_string(hide_password=False))
-        try:
+        async with a_session(url.set(database="postgres").render_as_string(hide_password=False)) as admin:
             await admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
             ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1"
             await admin.execute(ended, name)
             await asyncio.sleep(DATABASE_AWAY_S)
             await admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
-        finally:
-            await admin.close()
 
     async def end(self) -> None:
         await self.books.close()
@@ -200,13 +197,7 @@ class CloudOn(Generic[B]):
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query on the database."""
-        # The driver reads several hosts by itself, other than SQLAlchemy.
-        url = self.database_url.replace("+asyncpg", "")
-        connection = await asyncpg.connect(url, target_session_attrs="primary")
-        try:
-            return [tuple(row) for row in await connection.fetch(query)]
-        finally:
-            await connection.close()
+        return await rows_of(self.database_url, query, target_session_attrs="primary")
 
 
 # A cloud on a single node.
@@ -254,11 +245,16 @@ async def cloud_on(
         database_url = await stack.enter_async_context(database(*owners))
         here = CloudOn(under_test, database_url, cells, dict(sizes))
         stack.push_async_callback(here.end)
-        told = asyncio.Event()
-        asking = asyncio.create_task(run_until(told, (here.client,), drain_s_max=5))
-        try:
+        async with running((here.client,), here.client):
             yield here
-        finally:
-            told.set()
-            await asking
-            await here.client.close()
+
+
+@asynccontextmanager
+async def with_ironic(
+    here: RealCloud, ironic: SimulatedIronic, sender: NotificationSender
+) -> AsyncIterator[None]:
+    """Daemons that are started from now on use this Ironic, which is served by HTTP."""
+    server = IronicServer(ironic)
+    here.environment["IRONIC_URL"] = server.url
+    async with running((ironic, sender, server)):
+        yield

@@ -13,9 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-import asyncpg
 from msgspec import Struct, structs
-from sqlalchemy.engine import make_url
 
 from bus.messages.administration import Done, SetQuota, WriteAnswered
 from bus.messages.build import BuildInstance, InstanceState
@@ -24,9 +22,10 @@ from bus.topology import CELL0, user_of
 from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, instance_id_of
 from engine.inventories import GroupId
-from kit.process import run_until
 from tests.adversity.real_cloud import RealCloud, real_cloud
 from tests.adversity.worker_process import BUS
+from tests.contracts.sql_stores import administer
+from tests.running import running
 from tests.waiting import until
 
 CELLS = ("c1", "c2")
@@ -36,7 +35,6 @@ DEADLINE_S = 300
 # Simulated hosts offer each CPU four times.
 CPU_RATIO = 4
 CLIENTS = 8
-DRAIN_S = 10
 PROJECT = "shop"
 
 # At each commit that gives a consumer a share: how many consumers its host has, and how many of its server group. The lock lasts
@@ -172,7 +170,7 @@ class LimitedRun(Struct, frozen=True):
 async def limited(size: Size, limit: int) -> LimitedRun:
     """All instances are of one project, which may have so many."""
     async with _several(size) as here:
-        await _execute(here, _WATCH_PROJECT)
+        await administer(_WATCH_PROJECT, url=here.database_url)
         answer = await here.client.ask(SetQuota(project=PROJECT, limits={"instances": limit}))
         assert answer == WriteAnswered(verdict=Done()), answer
         builds = [structs.replace(a_build(number), project=PROJECT) for number in range(1, size.boots + 1)]
@@ -222,7 +220,7 @@ async def _several(size: Size) -> AsyncIterator[RealCloud]:
         SPAWNS_FAILING=str(size.failing),
         IO_OPS_WEIGHT=str(size.io_ops_weight),
     ) as here:
-        await _execute(here, _WATCH)
+        await administer(_WATCH, url=here.database_url)
         schedulers = [f"scheduler-{number}" for number in range(1, size.schedulers + 1)]
         of_cells = [f"{kind}-{cell}" for cell in cells for kind in ("conductor", "compute")]
         placements = [f"placement-{number}" for number in range(1, size.placements + 1)]
@@ -242,26 +240,10 @@ async def _send(here: RealCloud, builds: Sequence[BuildInstance]) -> None:
         Station(here.under_test.broker(user_of("operator")), f"client-{number}", settings=BUS)
         for number in range(CLIENTS)
     ]
-    told = asyncio.Event()
-    running = asyncio.create_task(run_until(told, clients, DRAIN_S))
-    try:
+    async with running(clients, *clients):
         await asyncio.gather(
             *[clients[number % CLIENTS].publisher.send(build) for number, build in enumerate(builds)]
         )
-    finally:
-        told.set()
-        await running
-        for client in clients:
-            await client.close()
-
-
-async def _execute(here: RealCloud, statements: str) -> None:
-    url = make_url(here.database_url).set(drivername="postgresql")
-    connection = await asyncpg.connect(url.render_as_string(hide_password=False))
-    try:
-        await connection.execute(statements)
-    finally:
-        await connection.close()
 
 
 async def _until_only_the_active_hold(here: RealCloud) -> None:

@@ -8,10 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import asyncpg
 import pytest
 import pytest_asyncio
-from sqlalchemy.engine import make_url
 
 from bus.messages.administration import (
     ConsumerMoved,
@@ -28,7 +26,8 @@ from engine.refusals import DoesNotFit
 from placement_worker.store_sql import PlacementStore, postgres_claims
 from tests.contracts.admin_client import AdminClient, allocations, holding
 from tests.contracts.placement_orders import amounts, consumer, inventories, provider
-from tests.contracts.sql_stores import LOCKS_AWAITED, as_owner, migrated_database
+from tests.contracts.sql_stores import LOCKS_AWAITED, a_session, as_owner, migrated_database
+from tests.running import closing
 from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
@@ -40,10 +39,9 @@ MADE = ("id", "uuid", "revision", "written_by", "at", "position")
 class Placement:
     """Two servers on one database, as administrators use them."""
 
-    def __init__(self, url: str, driver: Any) -> None:
+    def __init__(self, driver: Any, first: AdminClient, second: AdminClient) -> None:
         self.driver = driver
-        self._stores = [PlacementStore(url) for _ in range(2)]
-        self.first, self.second = map(AdminClient, self._stores)
+        self.first, self.second = first, second
 
     async def claim(self, name: str, *hosts: ProviderId, by: AdminClient | None = None) -> WriteVerdict:
         wanted = [each for host in hosts or (HOST,) for each in amounts(host, VCPU=1)]
@@ -59,25 +57,17 @@ class Placement:
         found = [dict(row) for row in await self.driver.fetch(f"SELECT * FROM {table} ORDER BY 1")]  # noqa: S608
         return [{name: value for name, value in row.items() if name not in MADE} for row in found]
 
-    async def close(self) -> None:
-        for store in self._stores:
-            await store.close()
-
 
 @asynccontextmanager
 async def a_placement() -> AsyncIterator[Placement]:
     async with migrated_database("postgresql") as url:
-        owner = make_url(as_owner(url)).set(drivername="postgresql").render_as_string(hide_password=False)
-        driver = await asyncpg.connect(owner)
-        there = Placement(url, driver)
-        try:
+        stores = PlacementStore(url), PlacementStore(url)
+        async with a_session(as_owner(url)) as driver, closing(*stores):
+            there = Placement(driver, *map(AdminClient, stores))
             for name in ("host-1", "host-2"):
                 await there.second.add_provider(name, VCPU=40)
             yield there
             assert await there.first.store.audit() == ()
-        finally:
-            await driver.close()
-            await there.close()
 
 
 @pytest_asyncio.fixture

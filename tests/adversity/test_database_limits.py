@@ -13,7 +13,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 
 import asyncpg
 import pytest
-import pytest_asyncio
 import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
@@ -25,7 +24,6 @@ from bus.topology import DEAD_QUEUE
 from bus.workers.station import Station
 from engine.refusals import Claimed
 from kit.errors import Locked, TookTooLong, Unavailable
-from kit.process import Part, run_until
 from kit.sql import DatabaseSettings, PostgresDatabase, open_database, upgrade
 from kit.times import now
 from placement_worker.settings import FeedPace, PlacementSettings
@@ -33,9 +31,10 @@ from placement_worker.store_sql import PlacementStore, PlacementTransaction
 from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.placement_orders import a_claim, a_host, a_release, consumer
-from tests.contracts.sql_stores import migrated_database
+from tests.contracts.sql_stores import a_session
 from tests.contracts.stage import declared
 from tests.contracts.store_client import StoreClient
+from tests.running import closing, running
 from tests.servers.postgres import PrivatePostgres
 from tests.varied import varied
 from tests.waiting import PATIENCE_S, until
@@ -94,8 +93,9 @@ class Scene:
         self.broker = await declared(MemoryUnderTest())
         here, self.client = self._station("placement"), self._station("client", asks=True)
         pace = FeedPace(lead_again_s=0.05)
-        self._run(*placement_parts((here,), self.store, PlacementSettings(), pace=pace))
-        self._run(self.client)
+        parts = placement_parts((here,), self.store, PlacementSettings(), pace=pace)
+        for some in (parts, (self.client,)):
+            await self._stack.enter_async_context(running(some))
         await StoreClient(self.patient).report_one(a_host(VCPU=4 * CLAIMS))
         await self.claim(0)
 
@@ -136,16 +136,6 @@ class Scene:
         self._stack.push_async_callback(station.close)
         return station
 
-    def _run(self, *parts: Part) -> None:
-        told = asyncio.Event()
-        running = asyncio.create_task(run_until(told, parts, drain_s_max=10))
-
-        async def end() -> None:
-            told.set()
-            await running
-
-        self._stack.push_async_callback(end)
-
 
 @asynccontextmanager
 async def scene(url: str) -> AsyncIterator[Scene]:
@@ -155,29 +145,12 @@ async def scene(url: str) -> AsyncIterator[Scene]:
         yield opened
 
 
-@pytest_asyncio.fixture
-async def url() -> AsyncIterator[str]:
-    async with migrated_database("postgresql") as url:
-        yield url
-
-
-@asynccontextmanager
-async def a_session(url: str) -> AsyncIterator[asyncpg.Connection]:
-    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    connection = await asyncpg.connect(plain)
-    try:
-        yield connection
-    finally:
-        await connection.close()
-
-
 # The server's own limits
 
 
 async def test_the_server_ends_what_takes_too_long_and_what_takes_long_by_its_nature_may(url: str) -> None:
     limits = varied(USUAL, LOCK_S=LIMITS.LOCK_S, statement_s=LIMITS.statement_s)
-    database = open_database(url, settings=limits)
-    try:
+    async with closing(open_database(url, settings=limits)) as (database,):
         with pytest.raises(TookTooLong, match="statement timeout"):
             async with database.writing() as transaction:
                 await transaction.run(sleep, 3 * LIMITS.statement_s)
@@ -192,8 +165,6 @@ async def test_the_server_ends_what_takes_too_long_and_what_takes_long_by_its_na
             with pytest.raises(Locked, match="lock timeout"):
                 async with database.writing() as transaction:
                     await transaction.run(look)
-    finally:
-        await database.close()
 
 
 async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has_locked(url: str) -> None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-import asyncpg
 import pytest
 
 from kit.errors import Unavailable
@@ -15,6 +14,8 @@ from kit.sql import open_database, upgrade
 from tests.adversity.real_cloud import cloud_on
 from tests.adversity.test_killed_workers import SMALL, a_build, audited, send
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
+from tests.contracts.sql_stores import rows_of
+from tests.running import closing
 from tests.servers.free_places import place_in_memory
 from tests.servers.postgres import FAST, PrivatePostgres
 
@@ -40,11 +41,7 @@ class Pair:
 
     async def fail_over(self) -> None:
         await asyncio.to_thread(self.primary.kill)
-        connection = await asyncpg.connect(self.standby.url.replace("+asyncpg", ""))
-        try:
-            assert await connection.fetchval("SELECT pg_promote(true, 60)")
-        finally:
-            await connection.close()
+        assert await rows_of(self.standby.url, "SELECT pg_promote(true, 60)") == [(True,)]
 
 
 @pytest.fixture
@@ -94,8 +91,7 @@ async def test_a_promoted_standby_is_found_and_nothing_that_was_committed_is_los
 
 async def test_a_session_whose_server_only_reads_is_not_used_again(pair: Pair) -> None:
     """The URL names the standby alone, so a session is opened on it; it is replaced once the server refuses to write."""
-    database = open_database(pair.standby.url)
-    try:
+    async with closing(open_database(pair.standby.url)) as (database,):
         for _ in range(2):
             with pytest.raises(Unavailable, match="read-only"):
                 async with database.writing() as transaction:
@@ -105,5 +101,3 @@ async def test_a_session_whose_server_only_reads_is_not_used_again(pair: Pair) -
                 "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
             )
             assert row[0] == 1
-    finally:
-        await database.close()

@@ -24,10 +24,8 @@ from bus.messages.build import (
 from bus.topology import user_of
 from engine.flavors import Flavor, Image, InstanceId, RequestId, instance_id_of
 from ironic_sync.core.rows import NodeRow
-from kit.process import run_until
 from laboratory.ironic import (
     IronicScript,
-    IronicServer,
     IronicSimSettings,
     NotificationSender,
     SimulatedIronic,
@@ -36,7 +34,7 @@ from laboratory.ironic import (
 )
 from laboratory.ironic.script import Loses, WorkFails
 from tests.adversity.deploy_counter import DeployCounter
-from tests.adversity.real_cloud import RealCloud, real_cloud
+from tests.adversity.real_cloud import RealCloud, real_cloud, with_ironic
 from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
@@ -93,15 +91,8 @@ class Watched:
 async def ironic_beside(here: RealCloud) -> AsyncIterator[Watched]:
     sender = NotificationSender(here.under_test.broker(user_of("operator")), SETTINGS)
     watched = Watched(sender)
-    server = IronicServer(watched.ironic)
-    here.environment["IRONIC_URL"] = server.url
-    told = asyncio.Event()
-    running = asyncio.create_task(run_until(told, (watched.ironic, sender, server), drain_s_max=5))
-    try:
+    async with with_ironic(here, watched.ironic, sender):
         yield watched
-    finally:
-        told.set()
-        await running
 
 
 def a_build(number: int) -> BuildInstance:

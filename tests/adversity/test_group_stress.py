@@ -1,30 +1,24 @@
 """Six connections claim, swap and release members of two server groups at once: no group ever has two members where its
 policy allows one.
 
-The trap is the same as for capacity: members that a transaction reads before it has the lock. The last test plants it.
+The trap is the same as for capacity: members that a transaction reads before it has the lock.
 """
 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
 
 import pytest
-import pytest_asyncio
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from engine.inventories import ConsumerId, GroupId, ServerGroup
-from engine.refusals import Claimed, ClaimVerdict, GroupRefused
-from kit.errors import Transient
+from engine.refusals import Claimed, GroupRefused
 from kit.sql import open_database
 from placement_worker import tables
-from placement_worker.core.claims import decide_claims, keys_of_orders
-from placement_worker.core.ledger import ClaimOrder, Sent
+from placement_worker.core.ledger import ClaimOrder
 from placement_worker.store_sql import PlacementStore
 from tests.contracts.placement_orders import (
-    HORIZON,
-    NOON,
     a_claim,
     a_host,
     a_release,
@@ -35,34 +29,28 @@ from tests.contracts.placement_orders import (
     consumer,
     provider,
 )
-from tests.contracts.sql_stores import migrated_database
 from tests.contracts.store_client import StoreClient
+from tests.running import closing
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
 WORKERS = 6
 BATCHES_PER_WORKER = 40
 BATCH_SIZES = (1, 3, 8)
-TRIES_MAX = 100
 HOSTS = [f"host-{number}" for number in range(10)]
 APART = ServerGroup(id=GroupId(an_id("apart")), policy="anti-affinity")
 TOGETHER = ServerGroup(id=GroupId(an_id("together")), policy="affinity")
 MEMBERS = {consumer(f"{group.policy} {number}"): group for group in (APART, TOGETHER) for number in range(12)}
 
 
-@pytest_asyncio.fixture
-async def url() -> AsyncIterator[str]:
-    async with migrated_database("postgresql") as url:
-        yield url
-
-
 async def test_groups_are_kept_while_six_connections_claim_swap_and_release(url: str) -> None:
     store, run = PlacementStore(url, pool_size=WORKERS), _Run()
     try:
-        await StoreClient(store).report(*[a_host(name, VCPU=50) for name in HOSTS])
+        client = StoreClient(store)
+        await client.report(*[a_host(name, VCPU=50) for name in HOSTS])
         async with asyncio.TaskGroup() as workers:
             for number in range(WORKERS):
-                workers.create_task(_work(store, url, run, random.Random(number)))
+                workers.create_task(_work(client, url, run, random.Random(number)))
         assert run.faults == []
         assert await store.audit() == ()
     finally:
@@ -84,18 +72,10 @@ class _Run:
         self.faults: list[str] = []
 
 
-async def _work(store: PlacementStore, url: str, run: _Run, chance: random.Random) -> None:
+async def _work(client: StoreClient, url: str, run: _Run, chance: random.Random) -> None:
     for _ in range(BATCHES_PER_WORKER):
         orders = [_any_order(run, chance) for _ in range(chance.choice(BATCH_SIZES))]
-        for _ in range(TRIES_MAX):
-            try:
-                verdicts = await _ask(store, orders)
-            except Transient:
-                continue
-            break
-        else:
-            run.faults.append(f"no success in {TRIES_MAX} tries")
-            return
+        verdicts = (await client.decide_among_others(orders)).verdicts
         run.verdicts.update(type(verdict).__name__ for verdict in verdicts)
         run.swapped += sum(
             hasattr(order, "held_attempt") and isinstance(verdict, Claimed)
@@ -108,14 +88,6 @@ async def _work(store: PlacementStore, url: str, run: _Run, chance: random.Rando
         ]
     # The rows as they are committed now; other workers go on meanwhile.
     run.faults += await _crowded(url)
-
-
-async def _ask(store: PlacementStore, orders: Sequence[ClaimOrder]) -> tuple[ClaimVerdict, ...]:
-    async with store.transaction() as tx:
-        ledger = await tx.lock_claims(keys_of_orders(orders))
-        decision = decide_claims(ledger, [Sent(order) for order in orders], NOON, HORIZON)
-        await tx.write_claims(decision.changes)
-    return decision.verdicts
 
 
 def _any_order(run: _Run, chance: random.Random) -> ClaimOrder:
@@ -147,12 +119,8 @@ def _any_order(run: _Run, chance: random.Random) -> ClaimOrder:
 
 
 async def _crowded(url: str) -> list[str]:
-    database = open_database(url)
-    try:
-        async with database.reading() as transaction:
-            return await transaction.run(_wrong)
-    finally:
-        await database.close()
+    async with closing(open_database(url)) as (database,), database.reading() as transaction:
+        return await transaction.run(_wrong)
 
 
 def _wrong(connection: Connection) -> list[str]:

@@ -5,17 +5,13 @@ that remembers the highest number it saw misses rows that commit below it.
 """
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 import pytest_asyncio
-import sqlalchemy as sa
-from sqlalchemy import Connection
 
 from bus.messages.placement import ClaimResources
 from engine.inventories import Holder
 from kit.errors import Unavailable
-from kit.sql import open_database
 from kit.times import now
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import Sent
@@ -33,19 +29,14 @@ from tests.contracts.placement_orders import (
     a_share,
     consumer,
 )
-from tests.contracts.sql_stores import migrated_database
+from tests.contracts.sql_stores import end_sessions
 from tests.contracts.store_client import StoreClient
+from tests.running import closing
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
 LATE = a_claim(a_share(HOST), WEB)
 EARLY = a_claim(a_share(OTHER_HOST), DB)
-
-
-@pytest_asyncio.fixture
-async def url() -> AsyncIterator[str]:
-    async with migrated_database("postgresql") as url:
-        yield url
 
 
 @pytest_asyncio.fixture
@@ -150,8 +141,7 @@ async def test_who_did_not_see_what_was_committed_late_and_forgotten_is_told_so(
 async def test_of_two_processes_one_publishes_and_the_other_takes_over_when_it_ends(
     client: StoreClient, url: str
 ) -> None:
-    other = PlacementStore(url)
-    try:
+    async with closing(PlacementStore(url)) as (other,):
         async with client.store.lead_feed() as feed:
             assert feed is not None
             async with other.lead_feed() as second:
@@ -160,26 +150,20 @@ async def test_of_two_processes_one_publishes_and_the_other_takes_over_when_it_e
         async with other.lead_feed() as successor:
             assert successor is not None
             assert successor.published.term == first_term + 1
-    finally:
-        await other.close()
 
 
 async def test_whoever_publishes_and_loses_its_connection_leads_no_longer(
     client: StoreClient, url: str
 ) -> None:
-    other = PlacementStore(url)
-    try:
-        async with client.store.lead_feed() as feed:
-            assert feed is not None
-            await _end_other_sessions(url)
+    async with closing(PlacementStore(url)) as (other,), client.store.lead_feed() as feed:
+        assert feed is not None
+        await end_sessions(url)
 
-            async with other.lead_feed() as successor:
-                assert successor is not None
-                assert successor.published.term == feed.published.term + 1
-            with pytest.raises(Unavailable):
-                await feed.read()
-    finally:
-        await other.close()
+        async with other.lead_feed() as successor:
+            assert successor is not None
+            assert successor.published.term == feed.published.term + 1
+        with pytest.raises(Unavailable):
+            await feed.read()
 
 
 async def _write(transaction: PlacementTransaction, order: ClaimResources) -> None:
@@ -189,25 +173,3 @@ async def _write(transaction: PlacementTransaction, order: ClaimResources) -> No
 
 async def _mark_all(feed: ChangeFeed) -> None:
     await feed.mark(1, (await feed.read()).cursor)
-
-
-def _scalar(connection: Connection, query: sa.Select[Any]) -> Any:
-    return connection.scalar(query)
-
-
-async def _end_other_sessions(url: str) -> None:
-    """End the sessions, as a failing network or an operator would."""
-    database = open_database(url)
-    try:
-        async with database.writing() as transaction:
-            await transaction.run(
-                _scalar,
-                sa.select(sa.func.count(sa.func.pg_terminate_backend(sa.column("pid"))))
-                .select_from(sa.table("pg_stat_activity"))
-                .where(
-                    sa.column("datname") == sa.func.current_database(),
-                    sa.column("pid") != sa.func.pg_backend_pid(),
-                ),
-            )
-    finally:
-        await database.close()

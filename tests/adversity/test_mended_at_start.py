@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import asyncpg
 import httpx
 import pytest
 from sqlalchemy.engine import make_url
@@ -25,7 +24,7 @@ from sqlalchemy.engine import make_url
 from bus.rabbit import RabbitBroker
 from bus.topology import objects_of
 from tests.contracts.rabbitmq_under_test import Proxy, RabbitMQUnderTest, ctl
-from tests.contracts.sql_stores import VARIABLE, empty_database
+from tests.contracts.sql_stores import VARIABLE, administer, empty_database
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
@@ -93,15 +92,6 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port: int = taken.getsockname()[1]
         return port
-
-
-async def administer(statement: str) -> None:
-    url = make_url(os.environ[VARIABLE]).set(drivername="postgresql")
-    connection = await asyncpg.connect(url.render_as_string(hide_password=False))
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
 
 
 async def control(*arguments: str) -> None:

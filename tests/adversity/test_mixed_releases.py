@@ -18,16 +18,14 @@ from bus.messages.build import BuildInstance, DeleteInstance, InstanceState, Mov
 from bus.messages.moves import MoveInstance
 from bus.topology import user_of
 from engine.flavors import Flavor, InstanceId, RequestId
-from kit.process import run_until
 from laboratory.ironic import (
-    IronicServer,
     IronicSimSettings,
     NotificationSender,
     SimulatedIronic,
     WorkDurations,
     available_nodes,
 )
-from tests.adversity.real_cloud import RealCloud, cloud_on
+from tests.adversity.real_cloud import RealCloud, cloud_on, with_ironic
 from tests.adversity.test_killed_workers import SMALL, a_build, instance_of, nothing_is_buried, send
 from tests.adversity.test_moves_under_kills import LARGE
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
@@ -179,15 +177,8 @@ async def old_cloud(release: Release) -> AsyncIterator[RealCloud]:
 async def ironic_beside(here: RealCloud) -> AsyncIterator[SimulatedIronic]:
     sender = NotificationSender(here.under_test.broker(user_of("operator")), SETTINGS)
     ironic = SimulatedIronic(available_nodes(NODES), time.time, sender.publish, SETTINGS)
-    server = IronicServer(ironic)
-    here.environment["IRONIC_URL"] = server.url
-    told = asyncio.Event()
-    running = asyncio.create_task(run_until(told, (ironic, sender, server), drain_s_max=5))
-    try:
+    async with with_ironic(here, ironic, sender):
         yield ironic
-    finally:
-        told.set()
-        await running
 
 
 async def until_offered(here: RealCloud) -> None:

@@ -1,4 +1,5 @@
-"""Conductors and schedulers are killed in the middle of moves on the real servers: everything settles, and nothing is left over.
+"""Conductors, schedulers and computes are killed in the middle of moves on the real servers: everything settles, and nothing is left
+over.
 
 `MOVES_UNDER_KILLS=200` makes it larger.
 """
@@ -7,7 +8,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 import pytest
@@ -31,6 +32,16 @@ LARGE = Flavor(name="large", vcpus=2, ram_mb=128, root_gb=1)
 KINDS: tuple[MoveKind, ...] = ("migrate", "live-migrate", "resize", "resize")
 # These wait to be confirmed, and are reverted.
 REVERTED = len(KINDS) - 1
+
+
+async def booted(here: RealCloud, *workers: str) -> None:
+    """These workers run, and as many instances as move."""
+    await here.start(*workers)
+    await here.until_up(HOSTS)
+    builds = [a_build(number) for number in range(1, MOVES + 1)]
+    await send(here, builds)
+    for build in builds:
+        await here.until_state(instance_of(build), "active")
 
 
 def a_move(number: int) -> MoveInstance:
@@ -71,12 +82,7 @@ def flavor_of(state: InstanceState) -> Flavor:
 
 async def test_conductors_and_schedulers_are_killed_in_the_middle_of_moves_and_everything_settles() -> None:
     async with real_cloud(CELL, HOSTS_PER_CELL=str(HOSTS)) as here:
-        await here.start(*WORKERS)
-        await here.until_up(HOSTS)
-        builds = [a_build(number) for number in range(1, MOVES + 1)]
-        await send(here, builds)
-        for build in builds:
-            await here.until_state(instance_of(build), "active")
+        await booted(here, *WORKERS)
 
         began_s = time.monotonic()
         moves = [a_move(number) for number in range(1, MOVES + 1)]
@@ -110,3 +116,56 @@ async def test_conductors_and_schedulers_are_killed_in_the_middle_of_moves_and_e
 
 def outcomes(states: Sequence[InstanceState]) -> dict[str, int]:
     return dict(Counter(f"{each.move.kind} {each.move.outcome}" for each in states if each.move is not None))
+
+
+KILLS = int(os.environ.get("COMPUTES_KILLED", "3"))
+COMPUTE = f"compute-{CELL}"
+WITH_COMPUTE = ("placement-1", "scheduler-1", f"conductor-{CELL}", COMPUTE)
+
+
+def is_over(state: InstanceState) -> bool:
+    return has_settled(state) or state.state == "error"
+
+
+async def test_computes_that_keep_their_instances_are_killed_in_the_middle_of_moves_and_lose_none() -> None:
+    async with real_cloud(CELL, HOSTS_PER_CELL=str(HOSTS), SPAWN_MS="400", COMPUTES_KEEP="1") as here:
+        states = await moved_under_kills(here)
+        assert {state.state for state in states} <= {"active", "moved"}
+
+        reverts = [
+            EndMove(request_id=state.move.request_id, instance=state.id, how="revert")
+            for state in states
+            if state.state == "moved" and state.move is not None
+        ]
+        assert reverts
+        reverting = asyncio.create_task(ask(here, reverts))
+        await kill_and_start_again(here, COMPUTE)
+        await reverting
+        states = await until_all(here, lambda state: state.state == "active" and has_settled(state))
+
+        assert outcomes(states).keys() - {f"{kind} failed" for kind in KINDS}, "some moves came to their end"
+        await here.until_at_rest(flavor_of)
+
+
+async def moved_under_kills(here: RealCloud) -> list[InstanceState]:
+    """The instances, when all moves have ended."""
+    await booted(here, *WITH_COMPUTE)
+
+    # Some for each kill: they would all be over before the last one.
+    asking = []
+    for kill in range(KILLS):
+        moves = [a_move(number) for number in range(1 + kill, MOVES + 1, KILLS)]
+        asking.append(asyncio.create_task(ask(here, moves)))
+        await until(
+            here.instances, "a move is under way", lambda found: any(each.state == "moving" for each in found)
+        )
+        await kill_and_start_again(here, COMPUTE)
+    await asyncio.gather(*asking)
+    states = await until_all(here, is_over)
+    print(f"{MOVES} moves, computes killed {KILLS} times: {outcomes(states)}")
+    assert len(states) == MOVES
+    return states
+
+
+async def until_all(here: RealCloud, condition: Callable[[InstanceState], bool]) -> list[InstanceState]:
+    return await until(here.instances, "every move has ended", lambda states: all(map(condition, states)))

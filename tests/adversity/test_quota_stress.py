@@ -1,30 +1,24 @@
 """Six connections claim for one project on PostgreSQL while an operator gives it a limit, changes it, and takes it away.
 
-Whatever they meet, the limit holds at every commit, and the quota counts what is held. Two tests plant the faults that would break
-this, to show that they are noticed.
+Whatever they meet, the limit holds at every commit, and the quota counts what is held. One test plants a fault that would break
+this, to show that it is noticed.
 """
 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
 
-import asyncpg
 import pytest
-import pytest_asyncio
 import sqlalchemy as sa
-from sqlalchemy.engine import make_url
 
 from bus.messages.administration import SetQuota
 from engine.inventories import INSTANCES
 from engine.refusals import QuotaExceeded
 from kit.errors import Transient
 from placement_worker.admin_writes import write_quotas
-from placement_worker.core.claims import decide_claims, keys_of_orders
-from placement_worker.core.ledger import ClaimOrder, Sent
+from placement_worker.core.ledger import ClaimOrder
 from placement_worker.store_sql import PlacementStore, consumers
 from tests.contracts.placement_orders import (
-    HORIZON,
     NOON,
     VOCABULARY,
     a_claim,
@@ -36,8 +30,9 @@ from tests.contracts.placement_orders import (
     consumer,
     provider,
 )
-from tests.contracts.sql_stores import as_owner, migrated_database
+from tests.contracts.sql_stores import a_session, as_owner
 from tests.contracts.store_client import StoreClient
+from tests.running import closing
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
@@ -75,12 +70,6 @@ class Run:
         self.has_its_limits = False
 
 
-@pytest_asyncio.fixture
-async def url() -> AsyncIterator[str]:
-    async with migrated_database("postgresql") as url:
-        yield url
-
-
 async def test_a_limit_that_comes_while_six_connections_claim_holds_and_counts_right(url: str) -> None:
     run = await stressed(url)
 
@@ -102,11 +91,8 @@ async def test_a_first_limit_that_waits_for_no_claims_would_be_noticed(
 
 async def stressed(url: str) -> Run:
     run = Run()
-    connection = await asyncpg.connect(
-        make_url(as_owner(url)).set(drivername="postgresql").render_as_string(hide_password=False)
-    )
     stores = [PlacementStore(url, pool_size=2) for _ in range(WORKERS)]
-    try:
+    async with a_session(as_owner(url)) as connection, closing(*stores):
         await connection.execute("TRUNCATE consumers, holders, quotas; DROP TABLE IF EXISTS looks CASCADE")
         await connection.execute("DROP FUNCTION IF EXISTS look CASCADE")
         await connection.execute("UPDATE providers SET used = '{}', consumers = 0")
@@ -114,17 +100,13 @@ async def stressed(url: str) -> Run:
         await StoreClient(stores[0]).report(*[a_host(name, VCPU=10_000) for name in HOSTS])
         async with asyncio.timeout(TIME_LIMIT_S), asyncio.TaskGroup() as tasks:
             for number, store in enumerate(stores):
-                tasks.create_task(work(store, run, random.Random(number)))
+                tasks.create_task(work(StoreClient(store), run, random.Random(number)))
             tasks.create_task(operate(stores[0], run))
         over = "SELECT max(instances), count(*) FROM looks WHERE instances > allowed"
         ((most, count),) = await connection.fetch(over)
         if count:
             run.problems.append(f"{count} commits have up to {most} instances, of {LIMIT}")
         run.problems += [each for each in await stores[0].audit() if "quota" in each]
-    finally:
-        await connection.close()
-        for store in stores:
-            await store.close()
     return run
 
 
@@ -137,30 +119,18 @@ async def operate(store: PlacementStore, run: Run) -> None:
                 async with store.transaction() as tx:
                     await write_quotas(tx, [order], VOCABULARY, NOON)
             except Transient:
-                run.verdicts["an order tried again"] += 1
                 continue
             break
     run.has_its_limits = True
 
 
-async def work(store: PlacementStore, run: Run, chance: random.Random) -> None:
+async def work(client: StoreClient, run: Run, chance: random.Random) -> None:
     # The last limit counts anew what is used. So on a fast machine, too, much must be claimed after it.
     left = BATCHES
     while left:
         left -= run.has_its_limits
         orders = [an_order(run, chance) for _ in range(chance.choice(BATCH_SIZES))]
-        while True:
-            try:
-                async with store.transaction() as tx:
-                    ledger = await tx.lock_claims(keys_of_orders(orders))
-                    sent = [Sent(order) for order in orders]
-                    decision = decide_claims(ledger, sent, NOON, HORIZON)
-                    await asyncio.sleep(0)
-                    await tx.write_claims(decision.changes)
-            except Transient:
-                run.verdicts["a batch tried again"] += 1
-                continue
-            break
+        decision = await client.decide_among_others(orders)
         run.verdicts.update(type(verdict).__name__ for verdict in decision.verdicts)
         assert all(
             verdict.project == "shop" for verdict in decision.verdicts if isinstance(verdict, QuotaExceeded)

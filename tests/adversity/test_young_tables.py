@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from bus.messages.placement import ClaimResources
@@ -25,8 +24,9 @@ from tests.contracts import placement_orders as placement
 from tests.contracts import scheduler_rows as scheduler
 from tests.contracts import test_conductor_store as conductor
 from tests.contracts import test_ironic_store as ironic
-from tests.contracts.sql_stores import empty_database
+from tests.contracts.sql_stores import a_session, administer, empty_database, rows_of
 from tests.contracts.store_client import StoreClient
+from tests.running import closing
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
@@ -132,7 +132,7 @@ async def test_a_plan_that_was_made_for_few_rows_walks_no_table_of_many(room: st
         store: Any = opened(url)
         try:
             await add(store, range(1, FEW))
-            await _analyze(url)
+            await administer("ANALYZE", url=url)
             await change(store, range(1, FEW))
             await add(store, range(FEW, MANY))
             for number in range(FEW, MANY, MANY // 40):
@@ -150,14 +150,11 @@ async def test_to_become_active_on_the_chosen_host_writes_no_index() -> None:
     async with empty_database("postgresql") as url:
         await upgrade(url, "scheduler_worker")
         await _without_autovacuum(url, "requested_instances")
-        store = SchedulerStore(url)
-        try:
+        async with closing(SchedulerStore(url)) as (store,):
             await add_to_the_scheduler(store, numbers)
             async with store.transaction() as transaction:
                 active = [scheduler.an_active(number, host="h7") for number in numbers]
                 assert await transaction.apply_events(active) == 200
-        finally:
-            await store.close()
 
         # A few rows may find no free space beside the old version.
         changed, in_place = await _updates(url, "requested_instances")
@@ -171,15 +168,11 @@ async def test_claims_write_no_index_of_providers() -> None:
     async with empty_database("postgresql") as url:
         await upgrade(url, "placement_worker")
         await _without_autovacuum(url, "providers")
-        store, reader = PlacementStore(url), await _connected(url)
-        try:
+        async with closing(PlacementStore(url)) as (store,), a_session(url) as reader:
             await add_hosts(store, numbers)
             await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
             await reader.fetch("SELECT id FROM providers")
             await claim_and_release(store, numbers)
-        finally:
-            await reader.close()
-            await store.close()
 
         changed, in_place = await _updates(url, "providers")
         assert changed == 2 * 400
@@ -188,36 +181,19 @@ async def test_claims_write_no_index_of_providers() -> None:
 
 async def _without_autovacuum(url: str, table: str) -> None:
     """While autovacuum looks at a table, its old rows stay, and take the room of new ones."""
-    connection = await _connected(url)
-    await connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
-    await connection.close()
+    await administer(f"ALTER TABLE {table} SET (autovacuum_enabled = off)", url=url)
 
 
 async def _updates(url: str, table: str) -> tuple[int, int]:
     """How many rows of a table were updated, and how many of these without writing an index."""
-    connection = await _connected(url)
-    changed, in_place = await connection.fetchrow(
-        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1", table
+    ((changed, in_place),) = await rows_of(
+        url, "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1", table
     )
-    await connection.close()
     return changed, in_place
 
 
-async def _analyze(url: str) -> None:
-    connection = await _connected(url)
-    await connection.execute("ANALYZE")
-    await connection.close()
-
-
 async def _rows_read(url: str) -> int:
-    connection = await _connected(url)
-    read = await connection.fetchval(
-        "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_user_tables"
+    ((read,),) = await rows_of(
+        url, "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_user_tables"
     )
-    await connection.close()
-    assert isinstance(read, int)
-    return read
-
-
-async def _connected(url: str) -> Any:
-    return await asyncpg.connect(url.replace("+asyncpg", ""))
+    return int(read)

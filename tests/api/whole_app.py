@@ -1,6 +1,5 @@
 """The whole service over a store of its own, at an address of this machine."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from placement_worker.api.policy import policy_named
 from placement_worker.api.service import PlacementService, ServiceOptions
 from placement_worker.store_sql import PlacementStore
 from tests.contracts.stores import open_store
+from tests.running import running
 
 Version = tuple[int, int]
 NEWEST = (1, 39)
@@ -121,11 +121,9 @@ async def server_over(
         ServiceOptions(listen, auth or BelievedToken(), policy_named(policy)), **options
     )
     service = PlacementService(store, serving)
-    running = asyncio.create_task(service.run())
-    try:
-        transport = ToHere(service.url)
-        async with httpx.AsyncClient(base_url="http://placement", transport=transport, timeout=60) as client:
-            yield Server(client, service.url)
-    finally:
-        await service.stop()
-        await running
+    transport = ToHere(service.url)
+    async with (
+        running((service,)),
+        httpx.AsyncClient(base_url="http://placement", transport=transport, timeout=60) as client,
+    ):
+        yield Server(client, service.url)

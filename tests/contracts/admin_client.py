@@ -1,7 +1,7 @@
 """A client that writes to a store as an administrator does over HTTP, and as workers do over the bus."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from bus.messages.administration import (
@@ -21,7 +21,6 @@ from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.store_sql import PlacementStore
 from tests.contracts.placement_orders import NOON, VOCABULARY, inventories, provider
 from tests.contracts.store_client import StoreClient
-from tests.contracts.stores import open_store
 
 
 class AdminClient(StoreClient):
@@ -83,11 +82,3 @@ def holding(
 
 def allocations(*consumers: ConsumerAllocations) -> SetAllocations:
     return SetAllocations(consumers=consumers)
-
-
-@asynccontextmanager
-async def an_admin_client(kind: str) -> AsyncIterator[AdminClient]:
-    """On an empty store. At the end of each test the audit must find nothing."""
-    async with open_store(kind) as store:
-        yield AdminClient(store)
-        assert await store.audit() == ()

@@ -1,35 +1,48 @@
-"""Each contract test runs against every kind of broker, so that what holds for one holds for all."""
+"""Each contract test runs against every kind of broker or store, so that what holds for one holds for all."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
+from scheduler_worker.store_sql import SchedulerStore
+from tests.contracts.admin_client import AdminClient
 from tests.contracts.broker_under_test import BrokerUnderTest
-from tests.contracts.memory_under_test import JournalUnderTest, MemoryUnderTest, UnixUnderTest
+from tests.contracts.memory_under_test import started
+from tests.contracts.placement_orders import a_host
+from tests.contracts.store_client import StoreClient
+from tests.contracts.stores import STORES, open_scheduler_store, open_store
+from tests.running import closing
 
 BROKERS = ("memory", "unix", "unix+journal", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq))
 
 
 @pytest_asyncio.fixture(params=BROKERS)
 async def under_test(request: pytest.FixtureRequest) -> AsyncIterator[BrokerUnderTest]:
-    broker = await _started(request.param)
-    try:
+    async with closing(await started(request.param)) as (broker,):
         yield broker
-    finally:
-        await broker.close()
 
 
-async def _started(kind: str) -> BrokerUnderTest:
-    match kind:
-        case "memory":
-            return MemoryUnderTest()
-        case "unix":
-            return await UnixUnderTest.start()
-        case "unix+journal":
-            return await JournalUnderTest.start()
-        case _:
-            # Only tests of the real broker need its client library.
-            from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest  # noqa: PLC0415
+@pytest_asyncio.fixture(params=STORES)
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[SchedulerStore]:
+    """A scheduler's, which is empty."""
+    async with open_scheduler_store(request.param) as store:
+        yield store
 
-            return await RabbitMQUnderTest.start()
+
+@pytest_asyncio.fixture(params=STORES)
+async def admin(request: pytest.FixtureRequest) -> AsyncIterator[AdminClient]:
+    """Of placement, which is empty. At the end of each test the audit must find nothing."""
+    async with open_store(request.param) as store:
+        yield AdminClient(store)
+        assert await store.audit() == ()
+
+
+@pytest_asyncio.fixture(params=STORES)
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[StoreClient]:
+    """Of placement, with three hosts of four VCPU each. At the end the audit must find nothing."""
+    async with open_store(request.param) as store:
+        client = StoreClient(store)
+        await client.report(a_host("host-1"), a_host("host-2"), a_host("host-3"))
+        yield client
+        assert await store.audit() == ()

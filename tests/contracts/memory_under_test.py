@@ -13,7 +13,7 @@ from bus.topology import ROLES, Objects, objects_of, user_of
 from bus.unix_socket.client import UnixBroker
 from bus.unix_socket.server import serve_unix
 from kit.errors import ConnectionLost
-from tests.contracts.broker_under_test import APPLICATIONS
+from tests.contracts.broker_under_test import APPLICATIONS, BrokerUnderTest
 
 
 class MemoryUnderTest:
@@ -69,6 +69,21 @@ class MemoryUnderTest:
 
     async def close(self) -> None:
         self._memory.cut_connections("the test is over")
+
+
+async def started(kind: str) -> BrokerUnderTest:
+    match kind:
+        case "memory":
+            return MemoryUnderTest()
+        case "unix":
+            return await UnixUnderTest.start()
+        case "unix+journal":
+            return await JournalUnderTest.start()
+        case _:
+            # Only tests of the real broker need its client library.
+            from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest  # noqa: PLC0415
+
+            return await RabbitMQUnderTest.start()
 
 
 class _Plugged:

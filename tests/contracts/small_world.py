@@ -8,6 +8,7 @@ from typing import TypeVar
 from bus.broker import Broker, Connection, Consuming, Delivery, Receipt
 from bus.message import Parcel
 from bus.topology import DEAD, DEAD_QUEUE, Binding, Exchange, Limits, Objects, Queue, QueueKind
+from tests.running import closing
 from tests.waiting import PATIENCE_S, until
 
 T = TypeVar("T")
@@ -37,13 +38,10 @@ def parcel(body: bytes | int, routing_key: str = "work") -> Parcel:
 
 @asynccontextmanager
 async def connected(broker: Broker, objects: Objects | None = None) -> AsyncIterator[Connection]:
-    connection = await broker.connect()
-    try:
+    async with closing(await broker.connect()) as (connection,):
         if objects is not None:
             await connection.declare(objects)
         yield connection
-    finally:
-        await connection.close()
 
 
 async def publish(connection: Connection, *parcels: Parcel) -> list[Receipt]:

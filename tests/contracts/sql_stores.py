@@ -11,15 +11,16 @@ from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from uuid import uuid4
 
 import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from kit.sql import POOL_SIZE, upgrade
-from placement_worker.store_sql import PlacementStore
-from tests.contracts.worker_roles import ROLE_OF, give_rights
+from kit.sql import grant_rights, upgrade
+from moor.clouds.db_command import ROLES, DatabaseUse, role_name
+from tests.running import closing
 
 WORKER = "placement_worker"
 # How many statements wait for a lock of another one.
@@ -31,17 +32,16 @@ TEMPLATE = "template1"
 # them takes it a fifth of the CPU.
 LOGGED_CLONES_SINCE = 15
 
+CELL = "a-cell"
+# The role by which the tests of a package's store connect.
+ROLE_OF = {
+    "placement_worker": role_name("placement"),
+    "scheduler_worker": role_name("scheduler"),
+    "cell_conductor": role_name("conductor", CELL),
+    "ironic_sync": role_name("ironic"),
+}
+
 _making = asyncio.Lock()
-
-
-@asynccontextmanager
-async def open_sql_store(kind: str, *, pool_size: int = POOL_SIZE) -> AsyncIterator[PlacementStore]:
-    async with migrated_database(kind) as url:
-        store = PlacementStore(url, pool_size=pool_size)
-        try:
-            yield store
-        finally:
-            await store.close()
 
 
 @asynccontextmanager
@@ -83,7 +83,7 @@ async def _postgres_database(template: str = TEMPLATE) -> AsyncIterator[str]:
         yield _url_of(name)
     finally:
         # Forced, so that a failed test that left a connection open fails by its own error.
-        await _administer(f'DROP DATABASE "{name}" WITH (FORCE)')
+        await administer(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 async def _postgres_template(workers: tuple[str, ...]) -> str:
@@ -96,8 +96,21 @@ async def _postgres_template(workers: tuple[str, ...]) -> str:
             atexit.register(subprocess.run, [sys.executable, "-m", __name__, name], check=False)
             for worker in workers:
                 await upgrade(_url_of(name), worker)
-            await give_rights(_url_of(name), workers)
+            await _give_rights(_url_of(name), workers)
     return _made[workers]
+
+
+async def _give_rights(url: str, packages: tuple[str, ...]) -> None:
+    """Make the roles that these packages need, which all databases of the server share, and give them their rights in this one."""
+    use = DatabaseUse(url, packages, (CELL,))
+    # Other processes make them at the same time.
+    made = [
+        f'DO $$ BEGIN CREATE ROLE "{role.name}" LOGIN; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$'
+        for role in (use.owner, *use.roles)
+    ]
+    await administer(*made, f'GRANT CREATE ON SCHEMA public TO "{use.owner.name}"', url=url)
+    granted = await grant_rights(url, use.owner, use.roles)
+    assert len(granted) == len([role for role in ROLES if role.package in packages])
 
 
 async def _sqlite_template(workers: tuple[str, ...]) -> Path:
@@ -155,26 +168,41 @@ def _url_of(database: str) -> str:
 
 
 async def _create(name: str, template: str = TEMPLATE) -> None:
-    async with _administrator() as connection:
-        copies_files = connection.get_server_version().major >= LOGGED_CLONES_SINCE
+    async with a_session(_server()) as session:
+        copies_files = session.get_server_version().major >= LOGGED_CLONES_SINCE
         strategy = "STRATEGY file_copy" if copies_files else ""
-        await connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" {strategy}')
+        await session.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" {strategy}')
 
 
-async def _administer(statement: str) -> None:
-    async with _administrator() as connection:
-        await connection.execute(statement)
+async def administer(*statements: str, url: str = "") -> None:
+    """On this database, or on the tests' server as its superuser."""
+    async with a_session(url or _server()) as session:
+        for statement in statements:
+            await session.execute(statement)
 
 
 @asynccontextmanager
-async def _administrator() -> AsyncIterator[asyncpg.Connection]:
-    url = make_url(_server()).set(drivername="postgresql")
-    connection = await asyncpg.connect(url.render_as_string(hide_password=False))
-    try:
-        yield connection
-    finally:
-        await connection.close()
+async def a_session(url: str, **more: Any) -> AsyncIterator[asyncpg.Connection]:
+    """A session of the driver's own. The driver reads several hosts in a URL by itself, other than SQLAlchemy."""
+    session = await asyncpg.connect(url.replace("+asyncpg", ""), **more)
+    async with closing(session):
+        yield session
+
+
+async def rows_of(url: str, statement: str, *values: Any, **more: Any) -> list[tuple[Any, ...]]:
+    async with a_session(url, **more) as session:
+        return [tuple(row) for row in await session.fetch(statement, *values)]
+
+
+async def end_sessions(url: str) -> int:
+    """End all sessions on this database, as a failing network or an operator would. Returns how many there were."""
+    ((count,),) = await rows_of(
+        as_owner(url),
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
+    return int(count)
 
 
 if __name__ == "__main__":
-    asyncio.run(_administer(f'DROP DATABASE IF EXISTS "{sys.argv[1]}" WITH (FORCE)'))
+    asyncio.run(administer(f'DROP DATABASE IF EXISTS "{sys.argv[1]}" WITH (FORCE)'))

@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from operator import not_
 from uuid import UUID
@@ -13,15 +13,16 @@ from bus.codec import CODEC, Codec, encode
 from bus.message import LINES, Envelope, Message, Parcel
 from bus.messages.placement import ReleaseClaim
 from bus.settings import BusSettings
-from bus.topology import PLACEMENT, objects_of
+from bus.topology import EVENTS, PLACEMENT, Grant, objects_of
 from bus.workers.consuming import OutboxStore, Subscription
 from bus.workers.dead_letters import DeadLetter, Parked, open_dead_letters, retry_parcel
 from bus.workers.handling import Handler, Handlers, Received, Said
-from bus.workers.station import Station
+from bus.workers.station import Station, listen
 from bus.workers.worker import Worker
 from engine.inventories import ConsumerId
 from kit.times import now
 from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.running import closing, running
 from tests.varied import varied
 from tests.waiting import until
 
@@ -103,6 +104,16 @@ class Remembering:
         return {ReleaseClaim: self.on_release}
 
 
+def failing(error: BaseException, *at: int) -> Remembering:
+    """Handlers that raise this at these numbers, or at all."""
+
+    def trouble(number: int) -> None:
+        if number in at or not at:
+            raise type(error)(*error.args)
+
+    return Remembering(trouble)
+
+
 async def declared(under_test: BrokerUnderTest) -> Broker:
     """A broker on which the whole topology is declared."""
     await under_test.declare(objects_of(CELLS))
@@ -119,13 +130,8 @@ async def station(
     clock: Callable[[], datetime] = now,
 ) -> AsyncIterator[Station]:
     here = Station(broker, name, settings=settings, asks=asks, clock=clock)
-    running = asyncio.create_task(here.run())
-    try:
+    async with running((here,), here):
         yield here
-    finally:
-        await here.stop()
-        await running
-        await here.close()
 
 
 @asynccontextmanager
@@ -156,24 +162,40 @@ async def working(
             singly=singly,
         ),
     )
-    running = asyncio.create_task(worker.run())
-    try:
+    async with running((worker,), here):
         yield worker
-    finally:
-        await worker.stop()
+
+
+@asynccontextmanager
+async def listening(
+    broker: Broker, *keys: str, exchange: str = EVENTS, name: str = "ears"
+) -> AsyncIterator[list[Message]]:
+    """The list of messages with these keys; it grows as they arrive."""
+    heard: list[Message] = []
+
+    async def hear(feed: AsyncGenerator[Sequence[Received[Message]], None]) -> None:
+        async for batch in feed:
+            heard.extend(each.message for each in batch)
+
+    async with (
+        closing(Station(broker, name, settings=SETTINGS)) as (ears,),
+        aclosing(listen(ears, [Grant(exchange, keys)])) as feed,
+    ):
+        await anext(feed)
+        hearing = asyncio.create_task(hear(feed))
         try:
-            await running
+            yield heard
         finally:
-            await here.close()
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
 
 
 async def send(broker: Broker, *parcels: Parcel) -> None:
     """Publish raw parcels, and wait for the confirm of each."""
-    connection = await broker.connect()
-    publishing = await connection.open_publishing()
-    for each in parcels:
-        assert await publishing.publish(each) is Receipt.CONFIRMED
-    await connection.close()
+    async with closing(await broker.connect()) as (connection,):
+        publishing = await connection.open_publishing()
+        for each in parcels:
+            assert await publishing.publish(each) is Receipt.CONFIRMED
 
 
 async def until_empty(broker: Broker, queue: str = WORK) -> None:

@@ -1,16 +1,21 @@
 """A client that brings orders and reports to a store as placement's handlers do, one transaction a batch, and reads them back."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from bus.messages.placement import ReportInventory, ReportVerdict
 from engine.inventories import ConsumerId, ProviderId, ProviderState, ResourceAmount
 from engine.refusals import ClaimVerdict
+from kit.errors import Transient
 from placement_worker.core.claims import decide_claims, keys_of_orders
-from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, Sent
+from placement_worker.core.ledger import BatchDecision, ClaimChanges, ClaimOrder, Consumer, Ledger, Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.store_sql import PlacementStore
 from tests.contracts.placement_orders import HORIZON, NOON, VOCABULARY, a_release
+
+TRIES_MAX = 100
+ClaimDecision = BatchDecision[ClaimVerdict, ClaimChanges]
 
 
 class StoreClient:
@@ -24,11 +29,21 @@ class StoreClient:
     async def judge(
         self, asked: Sequence[Sent[ClaimOrder]], now: datetime = NOON
     ) -> tuple[ClaimVerdict, ...]:
+        return (await self.decide(asked, now)).verdicts
+
+    async def decide(self, asked: Sequence[Sent[ClaimOrder]], now: datetime = NOON) -> ClaimDecision:
         async with self.store.transaction() as tx:
             ledger = await tx.lock_claims(keys_of_orders([one.order for one in asked]))
             decision = decide_claims(ledger, asked, now, HORIZON)
             await tx.write_claims(decision.changes)
-        return decision.verdicts
+        return decision
+
+    async def decide_among_others(self, orders: Sequence[ClaimOrder]) -> ClaimDecision:
+        """A batch that met others is tried again, as a worker does."""
+        for _ in range(TRIES_MAX):
+            with suppress(Transient):
+                return await self.decide([Sent(order) for order in orders])
+        raise AssertionError(f"no success in {TRIES_MAX} tries")
 
     async def ask_one(self, order: ClaimOrder, now: datetime = NOON) -> ClaimVerdict:
         (verdict,) = await self.ask(order, now=now)

@@ -5,10 +5,8 @@ clients. At the end the audit finds nothing, and no write was refused for a tran
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-import pytest_asyncio
 
 from bus.messages.administration import (
     CreateProvider,
@@ -25,7 +23,7 @@ from bus.messages.administration import (
     Write,
 )
 from engine.inventories import ProviderId
-from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
+from tests.contracts.admin_client import AdminClient, allocations, holding
 from tests.contracts.placement_orders import (
     CELL,
     a_claim,
@@ -37,20 +35,10 @@ from tests.contracts.placement_orders import (
     inventories,
     provider,
 )
-from tests.contracts.stores import STORES
 
 pytestmark = pytest.mark.asyncio
 
 TREES, DESKS, LIVES, DEEDS = 3, 3, 24, 8
-
-
-@pytest_asyncio.fixture(params=STORES)
-async def admin(request: pytest.FixtureRequest) -> AsyncIterator[AdminClient]:
-    async with an_admin_client(request.param) as one:
-        for number in range(TREES):
-            await one.add_provider(f"h{number}", cell=CELL, VCPU=12)
-            await one.add_provider(f"n{number}", provider(f"h{number}"), VCPU=12)
-        yield one
 
 
 class Somebody:
@@ -63,7 +51,7 @@ class Somebody:
         self._number = number
 
     async def live(self) -> list[str]:
-        deeds: list[Callable[[], Awaitable[object]]] = [
+        deeds = [
             *[self._hold] * 3,
             *[self._claim] * 2,
             *(
@@ -139,6 +127,9 @@ class Somebody:
 
 
 async def test_whatever_all_of_them_do_at_once_the_books_are_right(admin: AdminClient) -> None:
+    for number in range(TREES):
+        await admin.add_provider(f"h{number}", cell=CELL, VCPU=12)
+        await admin.add_provider(f"n{number}", provider(f"h{number}"), VCPU=12)
     desks = [admin, *[AdminClient(admin.store) for _ in range(DESKS - 1)]]
     lives = [Somebody(desks[number % DESKS], number) for number in range(LIVES)]
 

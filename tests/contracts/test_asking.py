@@ -17,6 +17,7 @@ from bus.workers.worker import Worker
 from kit.errors import AccessRefused
 from tests.contracts.broker_under_test import SHOP, BrokerUnderTest
 from tests.contracts.stage import CELLS, SETTINGS, Remembering, declared, order, station
+from tests.running import running
 from tests.varied import varied
 from tests.waiting import until
 
@@ -50,13 +51,8 @@ class Answering(Remembering):
 async def answering(broker: Broker, answers: Answering) -> AsyncIterator[Station]:
     here = Station(broker, "answerer", settings=SETTINGS)
     worker = Worker(here, Subscription(QUESTIONS, {AskSnapshot: answers.on_question}, answers))
-    running = asyncio.create_task(worker.run())
-    try:
+    async with running((worker,), here):
         yield here
-    finally:
-        await worker.stop()
-        await running
-        await here.close()
 
 
 async def ask(client: Station, *numbers: int) -> list[int]:
@@ -98,20 +94,10 @@ async def test_under_an_alarm_a_question_is_asked_once_and_one_that_was_given_up
 
 async def test_nobody_answering_in_time_is_said_so(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
-    impatient = Station(
-        broker,
-        "impatient",
-        settings=varied(SETTINGS, ask_again_ms=20, answer_timeout_ms=80),
-        asks=True,
-    )
-    running = asyncio.create_task(impatient.run())
-
-    with pytest.raises(NoAnswer, match="2 of 2 questions unanswered after 80 ms"):
-        await impatient.ask_all([AskSnapshot(), AskSnapshot(after=1)])
-
-    await impatient.stop()
-    await running
-    await impatient.close()
+    impatient = varied(SETTINGS, ask_again_ms=20, answer_timeout_ms=80)
+    async with station(broker, settings=impatient, asks=True) as client:
+        with pytest.raises(NoAnswer, match="2 of 2 questions unanswered after 80 ms"):
+            await client.ask_all([AskSnapshot(), AskSnapshot(after=1)])
 
 
 async def test_a_refused_question_fails_its_own_caller_and_no_other(under_test: BrokerUnderTest) -> None:

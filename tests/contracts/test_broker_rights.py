@@ -40,8 +40,10 @@ OWN_ANSWERS = answers_queue(CONDUCTOR, "p1")
 # What no user of a cell may publish.
 OUT_OF_A_CELL = (
     (API, "build.request.-"),
+    (API, "swap.c1"),
     ("", "scheduler.requests"),
     ("", OWN_WORK),
+    (PLACEMENT, ""),
     (PLACEMENT, "reshape"),
     (PLACEMENT, "provider.create"),
     (PLACEMENT, "allocations.set"),

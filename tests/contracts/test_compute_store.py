@@ -13,7 +13,7 @@ from compute_sim.core.hosts import Load
 from compute_sim.store_sql import SqlComputeStore
 from engine.flavors import Flavor
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
-from tests.contracts.compute_stores import STORES, Again, open_again
+from tests.contracts.stores import STORES, Again, open_again
 from tests.waiting import Clock
 
 pytestmark = pytest.mark.asyncio

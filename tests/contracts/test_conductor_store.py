@@ -18,7 +18,7 @@ from engine.flavors import Flavor, InstanceId, RequestId
 from engine.hosts import HostMode, HostSetting
 from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, ServerGroup, Share
 from kit.errors import Transient
-from tests.contracts.conductor_stores import STORES, open_conductor_store, open_conductor_stores
+from tests.contracts.stores import STORES, open_conductor_store, open_conductor_stores
 
 pytestmark = pytest.mark.asyncio
 EACH_STORE = pytest.mark.parametrize("kind", STORES)

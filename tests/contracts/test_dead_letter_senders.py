@@ -13,7 +13,7 @@ import aio_pika
 import pytest
 
 from bus import message
-from bus.broker import Origin
+from bus.broker import Broker, Origin
 from bus.codec import encode
 from bus.message import API, PLACEMENT, Envelope, Message, Parcel
 from bus.messages.build import BuildInstance
@@ -39,6 +39,7 @@ from tests.contracts.broker_under_test import SHOP, BrokerUnderTest
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.small_world import connected, receive
 from tests.contracts.stage import CELLS, Remembering, dead_letters, send, until_empty, working
+from tests.running import closing
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -137,16 +138,21 @@ async def stays_and_does_nothing(under_test: BrokerUnderTest, client: Client, le
     assert sender == SHOP.user
 
 
+async def given_up(broker: Broker, queue: str) -> None:
+    """What is in the queue comes back until the broker gives up on it."""
+    async with connected(broker) as connection:
+        consuming = await connection.open_consuming(queue, prefetch=10)
+        for _ in range(DELIVERIES_MAX_LEAST + 1):
+            (delivery,) = await receive(consuming, 1)
+            await consuming.give_back(delivery.tag)
+
+
 async def test_what_comes_back_too_often_is_its_verified_senders(under_test: BrokerUnderTest) -> None:
     client = await started(under_test)
     forged = Parcel(API, OWN_KEY, body(DRAIN), mandatory=True, headers={**FORGED, **FIRST_DEATH})
     await send(under_test.broker(SHOP.user), forged)
-    async with connected(under_test.broker(SCHEDULER)) as connection:
-        consuming = await connection.open_consuming(REQUESTS, prefetch=10)
-        for _ in range(DELIVERIES_MAX_LEAST + 1):
-            (delivery,) = await receive(consuming, 1)
-            await consuming.give_back(delivery.tag)
-        await dead_letters(under_test.broker(), 1)
+    await given_up(under_test.broker(SCHEDULER), REQUESTS)
+    await dead_letters(under_test.broker(), 1)
 
     (letter,) = await client.list_dead_letters()
     assert is_the_shops_own(letter, message.DELIVERY_LIMIT)
@@ -188,8 +194,7 @@ DEATHS: Mapping[str, object] = {
 async def test_what_expires_is_its_verified_senders_whatever_is_written_beside_it(
     deaths: str, *, own_exchange: bool
 ) -> None:
-    under_test = await RabbitMQUnderTest.start()
-    try:
+    async with closing(await RabbitMQUnderTest.start()) as (under_test,):
         client = await started(under_test)
         exchange, queue = (application_exchange(SHOP.name), OWN) if own_exchange else (API, REQUESTS)
         headers: dict[str, Any] = {**FORGED, **(FIRST_DEATH if deaths != "none" else {})}
@@ -208,14 +213,11 @@ async def test_what_expires_is_its_verified_senders_whatever_is_written_beside_i
         letter = next(each for each in letters if each.queue == queue)
         assert is_the_shops_own(letter, "expired"), letter
         await stays_and_does_nothing(under_test, client, letter)
-    finally:
-        await under_test.close()
 
 
 @pytest.mark.rabbitmq
 async def test_an_expiration_is_refused_by_name() -> None:
-    under_test = await RabbitMQUnderTest.start()
-    try:
+    async with closing(await RabbitMQUnderTest.start()) as (under_test,):
         await started(under_test)
         heard = Heard()
         async with a_scheduler(under_test, heard):
@@ -228,8 +230,6 @@ async def test_an_expiration_is_refused_by_name() -> None:
             await connection.close()
             await until(lambda: len(heard.said) == 1, "it is told")
             ((told, _),) = heard.said
-    finally:
-        await under_test.close()
 
     assert isinstance(told, Unreadable)
     assert (told.request_id, told.field, told.value) == (BUILD.request_id, "expiration", "600000")
@@ -297,11 +297,7 @@ async def test_a_cells_worker_speaks_for_others_in_its_own_queues_alone(under_te
         Parcel(PLACEMENT, "release.c1", body(DRAIN), headers=FORGED, mandatory=True),
     ]
     await send(under_test.broker(CONDUCTOR), *letters)
-    async with connected(under_test.broker()) as connection:
-        consuming = await connection.open_consuming("placement.work", prefetch=10)
-        for _ in range(DELIVERIES_MAX_LEAST + 1):
-            (delivery,) = await receive(consuming, 1)
-            await consuming.give_back(delivery.tag)
+    await given_up(under_test.broker(), "placement.work")
     await dead_letters(under_test.broker(), 2)
 
     origins = {each.queue: each.origin for each in await client.list_dead_letters()}
@@ -318,12 +314,8 @@ async def test_what_an_operator_replays_and_comes_back_too_often_is_still_its_fi
     client = await started(under_test)
     origin = Origin(SHOP.user, "", API, OWN_KEY)
     await send(under_test.broker(OPERATOR), retry_parcel(body(BUILD), REQUESTS, origin))
-    async with connected(under_test.broker(SCHEDULER)) as connection:
-        consuming = await connection.open_consuming(REQUESTS, prefetch=10)
-        for _ in range(DELIVERIES_MAX_LEAST + 1):
-            (delivery,) = await receive(consuming, 1)
-            await consuming.give_back(delivery.tag)
-        await dead_letters(under_test.broker(), 1)
+    await given_up(under_test.broker(SCHEDULER), REQUESTS)
+    await dead_letters(under_test.broker(), 1)
 
     (letter,) = await client.list_dead_letters()
     assert letter.origin == origin

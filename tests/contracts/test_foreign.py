@@ -20,6 +20,7 @@ from kit.parts import Status, Supervised
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import connected, publish, until_depth, within_patience
 from tests.contracts.stage import CELLS, SETTINGS, dead_letters, declared, send, station
+from tests.running import closing
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -44,12 +45,11 @@ async def hearing(
     broker: Broker, inbox: Inbox = INBOX, *, status: Status | None = None
 ) -> AsyncIterator[InboxConsuming]:
     """A reader with its own link."""
-    link = Link(broker, SETTINGS)
-    try:
-        async with consumer(link, status or Status("inbox"), opening(inbox)) as reader:
-            yield reader
-    finally:
-        await link.close()
+    async with (
+        closing(Link(broker, SETTINGS)) as (link,),
+        consumer(link, status or Status("inbox"), opening(inbox)) as reader,
+    ):
+        yield reader
 
 
 async def heard(reader: InboxConsuming, count: int) -> list[int]:

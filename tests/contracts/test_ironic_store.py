@@ -30,8 +30,8 @@ from ironic_sync.store_sql import DaemonNameTaken, IronicStore, SavedRows
 from kit.database_settings import DatabaseSettings
 from kit.errors import Unavailable
 from kit.sql import POOL_SIZE
-from tests.contracts.ironic_stores import STORES, open_ironic_store, open_ironic_stores
 from tests.contracts.sql_stores import migrated_database
+from tests.contracts.stores import STORES, open_ironic_store, open_ironic_stores
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio

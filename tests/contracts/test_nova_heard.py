@@ -19,6 +19,7 @@ from nova_bridge.settings import NovaSettings
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import connected, publish
 from tests.contracts.stage import SETTINGS
+from tests.running import running
 from tests.unit.nova.test_cloud_changes import SERVICE, SERVICE_DATA, a_cloud, body, service
 from tests.waiting import until
 
@@ -63,14 +64,8 @@ async def keeping(
 ) -> AsyncIterator[NovaCloudKeeper]:
     link = None if under_test is None else Link(under_test.broker(), SETTINGS)
     keeper = NovaCloudKeeper(nova, settings, services_s=services_s, link=link, queue=QUEUE, bus=SETTINGS)
-    running = asyncio.create_task(keeper.run())
-    try:
+    async with running((keeper,), *([] if link is None else [link])):
         yield keeper
-    finally:
-        await keeper.stop()
-        await running
-        if link is not None:
-            await link.close()
 
 
 def said(number: int, *, disabled: bool) -> Parcel:

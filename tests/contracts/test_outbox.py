@@ -9,16 +9,27 @@ import pytest
 
 from bus.message import Message
 from bus.messages.placement import InventoryRefused, ReleaseClaim
-from bus.topology import EVENTS, Grant
 from bus.workers.consuming import Subscription
 from bus.workers.handling import OutboxKey, Received, Said, Tell
 from bus.workers.publisher import Outgoing
-from bus.workers.station import Station, listen
+from bus.workers.station import Station
 from bus.workers.worker import Worker
 from engine.inventories import ProviderId
 from engine.refusals import NotAllowed
 from tests.contracts.broker_under_test import BrokerUnderTest
-from tests.contracts.stage import SETTINGS, WORK, declared, line, number_of, order, parcel, send, until_empty
+from tests.contracts.stage import (
+    SETTINGS,
+    WORK,
+    declared,
+    line,
+    listening,
+    number_of,
+    order,
+    parcel,
+    send,
+    until_empty,
+)
+from tests.running import running
 from tests.varied import varied
 from tests.waiting import until
 
@@ -34,17 +45,13 @@ class Lamps:
     def __init__(self) -> None:
         self.sequence: dict[int, int] = {}
         self.kept: dict[OutboxKey, Message] = {}
-        self.transactions = 0
-        self.clearings = 0
         self.pages_read = 0
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["Lamps"]:
-        self.transactions += 1
         yield self
 
     async def clear(self, tx: "Lamps", said: Sequence[OutboxKey]) -> None:
-        self.clearings += 1
         for each in said:
             del tx.kept[each]
 
@@ -74,39 +81,29 @@ def shining(number: int) -> InventoryRefused:
     )
 
 
+def numbers_in(heard: Sequence[Message]) -> list[int]:
+    return [each.root.int for each in heard if isinstance(each, InventoryRefused)]
+
+
+def switching(here: Station, lamps: Lamps) -> Worker[Lamps]:
+    return Worker(here, Subscription(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps))
+
+
 async def test_what_was_saved_and_not_said_is_said_after_a_crash(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     lamps = Lamps()
-    heard: list[int] = []
-    ears = Station(broker, "ears", settings=SETTINGS)
-    feed = listen(ears, [Grant(EVENTS, ("#",))])
-    await anext(feed)
-    await send(broker, parcel(*(line(order(n)) for n in range(5))))
+    async with listening(broker, "#") as heard:
+        await send(broker, parcel(*(line(order(n)) for n in range(5))))
+        await under_test.set_alarm(on=True)  # saved, but the broker takes nothing
+        mortal, heir = (Station(broker, name, settings=SETTINGS) for name in ("mortal", "heir"))
+        async with running((switching(mortal, lamps),), killed=True):
+            await until(lambda: len(lamps.kept) == 5)
+        await mortal.consuming.close()
+        await under_test.set_alarm(on=False)
 
-    await under_test.set_alarm(on=True)  # saved, but the broker takes nothing
-    mortal = Station(broker, "mortal", settings=SETTINGS)
-    worker = Worker(mortal, Subscription(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps))
-    running = asyncio.create_task(worker.run())
-    await until(lambda: len(lamps.kept) == 5)
-    running.cancel()
-    await asyncio.wait((running,))
-    await mortal.consuming.close()
-    await under_test.set_alarm(on=False)
-
-    heir = Station(broker, "heir", settings=SETTINGS)
-    worker = Worker(heir, Subscription(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps))
-    running = asyncio.create_task(worker.run())
-    while set(heard) != set(range(5)):
-        heard += [
-            each.message.root.int for each in await anext(feed) if isinstance(each.message, InventoryRefused)
-        ]
-    await until_empty(broker)
-    await worker.stop()
-    await running
-    await heir.close()
-    await feed.aclose()
-    await ears.close()
-    await mortal.close()
+        async with running((switching(heir, lamps),), heir, mortal):
+            await until(lambda: {*numbers_in(heard)} == {*range(5)})
+            await until_empty(broker)
 
     assert lamps.sequence == dict.fromkeys(range(5), 1)
 
@@ -117,34 +114,23 @@ async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
     broker = await declared(under_test)
     lamps = Lamps()
     lamps.kept |= {OutboxKey(1 + n): shining(n) for n in range(7)}
-    ears = Station(broker, "ears", settings=SETTINGS)
-    feed = listen(ears, [Grant(EVENTS, ("#",))])
-    await anext(feed)
-    here = Station(broker, "here", settings=varied(SETTINGS, SWEEP_S=0.01))
-    await under_test.set_alarm(on=True)
-    # A message that another part of the process is sending is on its row as well.
-    own = OutboxKey(0)
-    lamps.kept[own] = shining(8)
-    saying = here.publisher.send_all([Outgoing(shining(8))], [own])
-    saying.add_done_callback(lambda _: lamps.kept.pop(own))
-    worker = Worker(here, Subscription(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps))
-    running = asyncio.create_task(worker.run())
-    await until(lambda: lamps.pages_read == 1)
-    await asyncio.wait((saying,), timeout=0.3)
-    assert lamps.pages_read == 1
-    assert here.publisher.waiting + len(here.publisher.under_way) <= PAGE + 1
-    await under_test.set_alarm(on=False)
-    heard: list[int] = []
-    await until(lambda: lamps.pages_read > 20)
-    while len(heard) < 8:
-        heard += [
-            each.message.root.int for each in await anext(feed) if isinstance(each.message, InventoryRefused)
-        ]
-    await worker.stop()
-    await running
-    await here.close()
-    await feed.aclose()
-    await ears.close()
+    async with listening(broker, "#") as heard:
+        here = Station(broker, "here", settings=varied(SETTINGS, SWEEP_S=0.01))
+        await under_test.set_alarm(on=True)
+        # A message that another part of the process is sending is on its row as well.
+        own = OutboxKey(0)
+        lamps.kept[own] = shining(8)
+        saying = here.publisher.send_all([Outgoing(shining(8))], [own])
+        saying.add_done_callback(lambda _: lamps.kept.pop(own))
+        async with running((switching(here, lamps),), here):
+            await until(lambda: lamps.pages_read == 1)
+            await asyncio.wait((saying,), timeout=0.3)
+            assert lamps.pages_read == 1
+            assert here.publisher.waiting + len(here.publisher.under_way) <= PAGE + 1
+            await under_test.set_alarm(on=False)
+            await until(lambda: lamps.pages_read > 20)
+            await until(lambda: len(heard) >= 8)
 
-    assert [n for n in heard if n != 8] == [*range(7)]
-    assert heard.count(8) == 1
+    said = numbers_in(heard)
+    assert [n for n in said if n != 8] == [*range(7)]
+    assert said.count(8) == 1

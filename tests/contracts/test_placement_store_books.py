@@ -32,6 +32,7 @@ from tests.contracts.placement_orders import (
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.store_client import StoreClient
 from tests.contracts.stores import STORES, open_store
+from tests.running import closing
 
 pytestmark = pytest.mark.asyncio
 
@@ -132,36 +133,32 @@ WRONG = (
 @pytest.mark.parametrize("statement", WRONG)
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 async def test_a_recount_brings_the_numbers_in_line_and_tells_the_pictures(kind: str, statement: str) -> None:
-    async with migrated_database(kind) as url:
-        store = PlacementStore(url)
-        try:
-            client = MendingClient(store)
-            await client.report(a_host("host-1"), a_host("host-2"))
-            await client.ask(a_claim(), a_claim(a_share(OTHER_HOST), DB))
-            cursor = (await store.snapshot_page(0, 10)).cursor
-            await _do(url, statement)
-            assert await store.audit()
+    async with migrated_database(kind) as url, closing(PlacementStore(url)) as (store,):
+        client = MendingClient(store)
+        await client.report(a_host("host-1"), a_host("host-2"))
+        await client.ask(a_claim(), a_claim(a_share(OTHER_HOST), DB))
+        cursor = (await store.snapshot_page(0, 10)).cursor
+        await _do(url, statement)
+        assert await store.audit()
 
-            wrong = {each.id: each for each in (await store.snapshot_page(0, 10)).providers}
+        wrong = {each.id: each for each in (await store.snapshot_page(0, 10)).providers}
 
-            await _recount(store)
+        await _recount(store)
 
-            assert await store.audit() == ()
-            changed = await store.changes_since(cursor)
-            assert changed is not None
-            now = {each.id: each for each in (await store.snapshot_page(0, 10)).providers}
-            counted = {id_ for id_, each in now.items() if each.revision > wrong[id_].revision}
-            assert {each.id for each in changed.usage} == counted
-            assert counted >= {id_ for id_, each in now.items() if each.inventories != wrong[id_].inventories}
-            for usage in changed.usage:
-                assert usage.used == {name: stock.used for name, stock in now[usage.id].inventories.items()}
-            # Claims go on from the right numbers.
-            four = a_share(HOST, amounts(HOST, VCPU=4), shapes={})
-            (verdict,) = await client.ask(a_claim(four, consumer("next")))
-            free = 4 - now[HOST].inventories["VCPU"].used
-            assert (type(verdict).__name__ == "Claimed") == (free == 4)
-        finally:
-            await store.close()
+        assert await store.audit() == ()
+        changed = await store.changes_since(cursor)
+        assert changed is not None
+        now = {each.id: each for each in (await store.snapshot_page(0, 10)).providers}
+        counted = {id_ for id_, each in now.items() if each.revision > wrong[id_].revision}
+        assert {each.id for each in changed.usage} == counted
+        assert counted >= {id_ for id_, each in now.items() if each.inventories != wrong[id_].inventories}
+        for usage in changed.usage:
+            assert usage.used == {name: stock.used for name, stock in now[usage.id].inventories.items()}
+        # Claims go on from the right numbers.
+        four = a_share(HOST, amounts(HOST, VCPU=4), shapes={})
+        (verdict,) = await client.ask(a_claim(four, consumer("next")))
+        free = 4 - now[HOST].inventories["VCPU"].used
+        assert (type(verdict).__name__ == "Claimed") == (free == 4)
 
 
 @pytest.mark.postgresql
@@ -191,8 +188,5 @@ async def _recount(store: PlacementStore) -> None:
 
 
 async def _do(url: str, statement: str) -> None:
-    database = open_database(url)
-    try:
+    async with closing(open_database(url)) as (database,):
         await write_once(database, lambda connection: connection.exec_driver_sql(statement))
-    finally:
-        await database.close()

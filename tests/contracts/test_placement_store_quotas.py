@@ -1,9 +1,6 @@
 """Quotas and server groups in the books."""
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 from msgspec.structs import replace
 
 from bus.messages.administration import (
@@ -48,21 +45,11 @@ from tests.contracts.placement_orders import (
 )
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.store_client import StoreClient
-from tests.contracts.stores import STORES, open_store
+from tests.contracts.stores import STORES
 
 pytestmark = pytest.mark.asyncio
 
 SHOP = "shop"
-
-
-@pytest_asyncio.fixture(params=STORES)
-async def client(request: pytest.FixtureRequest) -> AsyncIterator[StoreClient]:
-    """Three hosts with four VCPU each. At the end the audit must find nothing."""
-    async with open_store(request.param) as store:
-        client = StoreClient(store)
-        await client.report(a_host("host-1"), a_host("host-2"), a_host("host-3"))
-        yield client
-        assert await store.audit() == ()
 
 
 def on(host: ProviderId, vcpu: int) -> Share:

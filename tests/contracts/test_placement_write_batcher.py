@@ -13,8 +13,9 @@ from kit.errors import Transient
 from placement_worker.admin_writes import WriteBatcher
 from placement_worker.core.ledger import ClaimChanges
 from placement_worker.store_sql import PlacementTransaction
-from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
+from tests.contracts.admin_client import AdminClient, allocations, holding
 from tests.contracts.placement_orders import HOST, NOON, VOCABULARY, WEB, amounts, consumer
+from tests.stores_in_memory import MemoryPlacementStore
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,10 +43,10 @@ class Troubled:
 
 
 @pytest_asyncio.fixture
-async def admin() -> AsyncIterator[AdminClient]:
-    async with an_admin_client("memory") as one:
-        await one.add_provider("host-1", VCPU=1000)
-        yield one
+async def admin() -> AdminClient:
+    one = AdminClient(MemoryPlacementStore())
+    await one.add_provider("host-1", VCPU=1000)
+    return one
 
 
 def one_each(number: int) -> SetAllocations:

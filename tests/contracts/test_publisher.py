@@ -8,14 +8,14 @@ from msgspec import structs
 
 from bus.codec import CODEC, known_messages
 from bus.message import Parcel
-from bus.messages.build import BuildInstance, InstanceState
+from bus.messages.build import BuildInstance
 from bus.messages.placement import InventoryRefused, LogPosition, ProvidersChanged
 from bus.topology import EVENTS, Grant, Limits, objects_of
 from bus.workers.publisher import Overfull
 from bus.workers.sending import Outgoing
 from bus.workers.station import Station, listen
 from engine.flavors import RequestId
-from engine.inventories import ConsumerId, ProviderId
+from engine.inventories import ProviderId
 from engine.refusals import NotAllowed
 from kit.errors import ConnectionLost, NotFound, Undeliverable
 from tests.contracts.broker_under_test import BrokerUnderTest
@@ -252,11 +252,4 @@ async def test_an_answer_to_what_is_no_address_harms_nobody_else(under_test: Bro
 def refusal() -> InventoryRefused:
     return InventoryRefused(
         cell="c1", root=ProviderId(UUID(int=1)), verdict=NotAllowed(field="cell", reason="no such cell")
-    )
-
-
-def told(number: int, project: str) -> InstanceState:
-    id_ = ConsumerId(UUID(int=number))
-    return InstanceState(
-        id=id_, request_id=RequestId(id_), sequence=1, state="active", cell="c1", project=project
     )

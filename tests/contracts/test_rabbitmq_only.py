@@ -36,7 +36,6 @@ from bus.topology import (
 )
 from bus.workers.publisher import Publisher
 from bus.workers.sending import Link
-from bus.workers.station import Station
 from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled, Interrupted
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.rabbitmq_under_test import (
@@ -45,7 +44,8 @@ from tests.contracts.rabbitmq_under_test import (
     evaluate,
 )
 from tests.contracts.small_world import connected, publish, receive
-from tests.contracts.stage import SETTINGS, WORK, Remembering, order, working
+from tests.contracts.stage import SETTINGS, WORK, Remembering, order, station, working
+from tests.running import closing
 from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
@@ -64,13 +64,10 @@ Attempt = Callable[[AbstractChannel], Awaitable[object]]
 @pytest_asyncio.fixture
 async def rabbitmq() -> AsyncIterator[RabbitMQUnderTest]:
     """The whole topology, and a cell's user."""
-    under_test = await RabbitMQUnderTest.start()
-    try:
+    async with closing(await RabbitMQUnderTest.start()) as (under_test,):
         await under_test.declare(STANDING)
         await under_test.add_users((CELL, ADMIN.user, SHOP.user, SCHEDULER), CELLS)
         yield under_test
-    finally:
-        await under_test.close()
 
 
 @asynccontextmanager
@@ -234,8 +231,6 @@ async def test_readers_of_a_queue_that_is_deleted_again_and_again_have_no_more_c
     rabbitmq: RabbitMQUnderTest,
 ) -> None:
     """A worker at its queue, and one who asks at that for the answers."""
-    asker = Station(rabbitmq.broker(), "asker", settings=SETTINGS, asks=True)
-    asking = asyncio.create_task(asker.run())
 
     async def read() -> list[str]:
         """The queues with a consumer."""
@@ -245,7 +240,10 @@ async def test_readers_of_a_queue_that_is_deleted_again_and_again_have_no_more_c
         return [line.split()[0] for line in said.splitlines() if line.endswith("\t1")]
 
     counted: list[int] = []
-    async with working(rabbitmq.broker(), Remembering()) as worker:
+    async with (
+        station(rabbitmq.broker(), "asker", asks=True),
+        working(rabbitmq.broker(), Remembering()) as worker,
+    ):
         for _ in range(2):
             queues = await until(read, "both have a consumer", lambda found: len(found) == 2)
             said = await asyncio.to_thread(ctl, "-q", "list_channels", "vhost")
@@ -258,9 +256,6 @@ async def test_readers_of_a_queue_that_is_deleted_again_and_again_have_no_more_c
                 lambda found: found >= len(counted),
             )
             await rabbitmq.declare(STANDING)
-    await asker.stop()
-    await asking
-    await asker.close()
 
     assert len({*counted}) == 1, counted
 
@@ -288,64 +283,6 @@ async def test_a_connection_whose_channels_are_all_open_works_on_and_a_message_w
     await link.close()
 
 
-# A cell cannot publish to the level above
-
-
-async def test_a_cell_is_refused_what_it_may_not_publish(rabbitmq: RabbitMQUnderTest) -> None:
-    async with raw(rabbitmq, CELL) as attempt:
-        for exchange, key in (
-            (API, "build.request.-"),
-            (API, "swap.a"),
-            ("", "scheduler.requests"),
-            ("", "conductor.a.work"),
-            (PLACEMENT, "reshape"),
-            (PLACEMENT, "claim.b"),
-            (PLACEMENT, "swap.b"),
-            (PLACEMENT, "release.b"),
-            (PLACEMENT, "inventory.report.b"),
-            (PLACEMENT, "swap.a.b"),
-            (PLACEMENT, ""),
-            (EVENTS, "instance.active.b"),
-            (EVENTS, "providers.changed"),
-            ("moor.cell.b", "spawn.b"),
-            (REPLY, OWN_KEY),
-            ("moor.retry.scheduler", "scheduler.requests"),
-            ("moor.retry.conductor.b", "conductor.b.work"),
-            (DEAD, "scheduler.requests"),
-            ("amq.topic", "anything"),
-            ("amq.fanout", ""),
-        ):
-            refused = await attempt(publishes(exchange, key))
-            assert "ACCESS_REFUSED" in refused, f"{key!r} on {exchange!r}: {refused or 'allowed'}"
-
-    assert await depths(rabbitmq) == {}
-
-
-async def test_everything_a_cell_needs_works(rabbitmq: RabbitMQUnderTest) -> None:
-    async with connected(rabbitmq.broker(CELL)) as connection:
-        await connection.declare(Objects(queues=(answers_queue(CELL, "p1"),)))
-        answers = await connection.open_consuming(OWN_KEY, prefetch=10)
-        publishing = await connection.open_publishing()
-        for exchange, key in (
-            (PLACEMENT, "swap.a"),
-            (PLACEMENT, "claim.a"),
-            (PLACEMENT, "release.a"),
-            ("moor.cell.a", "spawn.a"),
-            ("moor.retry.conductor.a", "conductor.a.work"),
-            (DEAD, "conductor.a.work"),
-        ):
-            parcel = Parcel(exchange, key, b"{}", mandatory=True)
-            assert await publishing.publish(parcel) is Receipt.CONFIRMED, key
-        assert await publishing.publish(Parcel(EVENTS, "instance.active.a", b"{}")) is Receipt.CONFIRMED
-        work = await connection.open_consuming("conductor.a.work", prefetch=10)
-        assert len(await receive(work, 1)) == 1
-
-        async with connected(rabbitmq.broker()) as placement:
-            answering = await placement.open_publishing()
-            await answering.publish(Parcel(REPLY, OWN_KEY, b"yes", mandatory=True))
-        assert [each.parcel.body for each in await receive(answers, 1)] == [b"yes"]
-
-
 async def test_a_copy_by_header_reaches_only_queues_that_a_cell_may_reach(
     rabbitmq: RabbitMQUnderTest,
 ) -> None:
@@ -366,6 +303,8 @@ async def test_a_copy_by_header_reaches_only_queues_that_a_cell_may_reach(
             (DEAD, "conductor.a.work"),
         ):
             assert await attempt(publishes(exchange, key, headers={"CC": keys, "BCC": keys})) == ""
+        for exchange in ("amq.topic", "amq.fanout"):
+            assert "ACCESS_REFUSED" in await attempt(publishes(exchange, "anything"))
 
     assert set(await depths(rabbitmq)) == {
         "placement.work",
@@ -619,9 +558,6 @@ async def test_the_queue_of_an_application_that_does_not_read_is_bounded_and_oth
         assert int(oldest.body) == more
 
 
-# How tests ask the broker
-
-
 # Networks
 
 
@@ -636,6 +572,3 @@ async def test_a_network_that_drops_everything_is_noticed_by_heartbeats(
     with pytest.raises(ConnectionLost):
         await asyncio.wait_for(consuming.receive(), 30)
     await connection.close()
-
-
-# Virtual hosts that serve several tests

@@ -25,6 +25,7 @@ from sqlalchemy import (
 from kit.sql import ONCE, Database, RowColumns, open_database, read_once
 from kit.sql.statements import Id, InternalId, Moment
 from tests.contracts.sql_stores import empty_database
+from tests.running import closing
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -65,14 +66,10 @@ EMPTY = (SECOND, "", 0, False, None, None, None, None)
 
 @asynccontextmanager
 async def opened(kind: str) -> AsyncIterator[Database]:
-    async with empty_database(kind) as url:
-        database = open_database(url)
-        try:
-            async with database.writing() as transaction:
-                await transaction.run(SHELVES.metadata.create_all)
-            yield database
-        finally:
-            await database.close()
+    async with empty_database(kind) as url, closing(open_database(url)) as (database,):
+        async with database.writing() as transaction:
+            await transaction.run(SHELVES.metadata.create_all)
+        yield database
 
 
 @pytest_asyncio.fixture(params=DATABASES)

@@ -20,8 +20,9 @@ from scheduler_worker.core.instances.rows import DELETED, InstanceRow, accepted
 from scheduler_worker.store_sql import InstanceQuery, NewRequest, SchedulerStore
 from scheduler_worker.store_sql.rows import find_page
 from tests.contracts.scheduler_rows import LATER, NOON, accept, instance, request_id, save
-from tests.contracts.scheduler_stores import STORES
 from tests.contracts.sql_stores import migrated_database
+from tests.contracts.stores import STORES
+from tests.running import closing
 
 pytestmark = pytest.mark.asyncio
 
@@ -137,8 +138,7 @@ async def walked(store: SchedulerStore, query: InstanceQuery) -> tuple[list[Inst
 
 
 async def test_all_pages_together_have_what_is_asked_for_in_its_order(url: str) -> None:
-    store = SchedulerStore(url)
-    try:
+    async with closing(SchedulerStore(url)) as (store,):
         for order, backwards, (asked, fits) in product(ORDERS, (False, True), BY_CONDITION.values()):
             there = [row for row in rows() if fits(row) and (order != "host" or row.told.state != DELETED)]
             wanted = sorted(there, key=lambda row: place_of(order, row), reverse=backwards)
@@ -150,18 +150,13 @@ async def test_all_pages_together_have_what_is_asked_for_in_its_order(url: str) 
             assert await store.counted(structs.replace(query, read_max=100)) == (len(there), False), query
             count, more_than = await store.counted(query)
             assert count == len(there) or (more_than and count <= READ_MAX), query
-    finally:
-        await store.close()
 
 
 async def test_a_page_of_a_rare_state_ends_where_the_reading_ends_and_the_next_one_goes_on(url: str) -> None:
-    store = SchedulerStore(url)
-    try:
+    async with closing(SchedulerStore(url)) as (store,):
         query = InstanceQuery(state="error", limit=100, read_max=READ_MAX)
         first = await store.instance_page(query)
         found, pages = await walked(store, query)
-    finally:
-        await store.close()
 
     assert first is not None
     assert first.next == instance(READ_MAX)
@@ -170,13 +165,10 @@ async def test_a_page_of_a_rare_state_ends_where_the_reading_ends_and_the_next_o
 
 
 async def test_a_page_behind_an_instance_that_is_gone_is_none(url: str) -> None:
-    store = SchedulerStore(url)
-    try:
+    async with closing(SchedulerStore(url)) as (store,):
         assert await store.instance_page(InstanceQuery(order="name", after=instance(999))) is None
         # Ids have their place, whether there is a row or not.
         assert await store.instance_page(InstanceQuery(after=instance(999))) is not None
-    finally:
-        await store.close()
 
 
 # Conditions that few rows fulfil, no more than one page may read: these are sorted.
@@ -186,8 +178,7 @@ FEWEST = ("instances", "request")
 
 
 async def test_no_question_scans_the_table_or_sorts_more_rows_than_it_may_read(url: str) -> None:
-    database = open_database(url)
-    try:
+    async with closing(open_database(url)) as (database,):
         for order, (name, (asked, _)) in product(ORDERS, BY_CONDITION.items()):
             if name in FEWEST:
                 continue
@@ -198,8 +189,6 @@ async def test_no_question_scans_the_table_or_sorts_more_rows_than_it_may_read(u
                     steps
                 )
                 assert name in FEW or not re.search(r"\bSort\b|TEMP B-TREE", steps), (query, steps)
-    finally:
-        await database.close()
 
 
 def _plans_of(connection: sa.Connection, work: Callable[..., Any], query: InstanceQuery) -> list[str]:
@@ -225,14 +214,9 @@ def _forget_orders(connection: sa.Connection) -> None:
 
 
 async def test_rows_of_release_0_1_0_are_found_by_their_names_once_these_are_in_order(url: str) -> None:
-    database = open_database(url)
-    try:
-        async with database.writing() as transaction:
-            await transaction.run(_forget_orders)
-    finally:
-        await database.close()
-    store = SchedulerStore(url)
-    try:
+    async with closing(open_database(url)) as (database,), database.writing() as transaction:
+        await transaction.run(_forget_orders)
+    async with closing(SchedulerStore(url)) as (store,):
         assert await store.instances(InstanceQuery(name="web-2")) == []
 
         assert [await store.put_names_in_order(50) for _ in range(3)] == [50, 31, 0]
@@ -240,5 +224,3 @@ async def test_rows_of_release_0_1_0_are_found_by_their_names_once_these_are_in_
         assert len(await store.instances(InstanceQuery(name="web-2"))) == 8
         found, _ = await walked(store, InstanceQuery(order="name"))
         assert found == [row.id for row in sorted(rows(), key=lambda row: place_of("name", row))]
-    finally:
-        await store.close()

@@ -1,12 +1,10 @@
 """Contract of the scheduler's stores: instances that wait, the order of their turns, and the lease of the worker that tries them."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from random import Random
 from uuid import UUID
 
 import pytest
-import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.build import BuildInstance
@@ -17,7 +15,7 @@ from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.core.instances.moves import MoveWaits, move_waits
 from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest, accepted, waits
 from scheduler_worker.store_sql import NewRequest, SchedulerStore
-from tests.contracts.scheduler_stores import STORES, open_scheduler_store
+from tests.contracts.stores import open_scheduler_store
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,12 +24,6 @@ S = timedelta(seconds=1)
 ENDS = NOON + timedelta(hours=1)
 ONE, OTHER = UUID(int=1), UUID(int=2)
 BUILD = b"a request"
-
-
-@pytest_asyncio.fixture(params=STORES)
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[SchedulerStore]:
-    async with open_scheduler_store(request.param) as store:
-        yield store
 
 
 def instance(number: int) -> InstanceId:

@@ -12,8 +12,10 @@ import pytest
 from msgspec import structs
 
 from bus import message
+from bus.broker import Broker
 from bus.message import PARCEL_BYTES_MAX, PLAIN, Parcel
 from bus.messages.cell import RemoveFromCell
+from bus.settings import BusSettings
 from bus.topology import (
     DEAD,
     PLACEMENT,
@@ -43,6 +45,7 @@ from tests.contracts.stage import (
     Remembering,
     dead_letters,
     declared,
+    failing,
     line,
     order,
     parcel,
@@ -51,6 +54,7 @@ from tests.contracts.stage import (
     until_empty,
     working,
 )
+from tests.running import closing, running
 from tests.varied import varied
 from tests.waiting import until
 
@@ -83,11 +87,7 @@ async def test_one_that_fails_is_tried_again_by_itself(under_test: BrokerUnderTe
 async def test_a_poison_is_buried_with_reason_attempts_and_where(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
 
-    def poison(number: int) -> None:
-        if number == 2:
-            raise Poison("asks for minus one host")
-
-    memory = Remembering(poison)
+    memory = failing(Poison("asks for minus one host"), 2)
 
     async with working(broker, memory, name="placement-7"):
         await send(broker, *(tried(line(order(n)), 3) for n in range(4)))
@@ -109,11 +109,7 @@ async def test_one_that_always_fails_is_buried_when_its_attempts_are_used_up(
 ) -> None:
     broker = await declared(under_test)
 
-    def always(number: int) -> None:
-        if number == 1:
-            raise RuntimeError("a bug of ours")
-
-    memory = Remembering(always)
+    memory = failing(RuntimeError("a bug of ours"), 1)
     few = varied(SETTINGS, ATTEMPTS_MAX=3)
 
     async with working(broker, memory, settings=few):
@@ -130,11 +126,7 @@ async def test_one_at_which_two_processes_meet_a_bug_is_given_up_with_its_traceb
 ) -> None:
     broker = await declared(under_test)
 
-    def fails_here_alone(number: int) -> None:
-        if number == 1:
-            raise RuntimeError("a bug of ours " + "é" * 500)
-
-    memory = Remembering(fails_here_alone)
+    memory = failing(RuntimeError("a bug of ours " + "é" * 500), 1)
     # It ends before its pause does.
     patient = varied(SETTINGS, RETRY_DELAY_MS_FIRST=60_000, RETRY_DELAY_MS_MAX=60_000)
     async with working(broker, memory, name="first", settings=patient) as first:
@@ -146,7 +138,7 @@ async def test_one_at_which_two_processes_meet_a_bug_is_given_up_with_its_traceb
 
     assert sorted(memory.handled) == [0, 2]
     assert letter.reason.splitlines()[0].endswith("; two processes failed at it")
-    assert "in fails_here_alone" in letter.reason
+    assert "in trouble" in letter.reason
     assert letter.where == "second"
     assert letter.attempts == 1
 
@@ -166,10 +158,7 @@ async def test_messages_that_take_turns_do_not_come_to_the_process_that_failed_a
 ) -> None:
     broker = await declared(under_test)
 
-    def always(_: int) -> None:
-        raise RuntimeError("a bug of ours")
-
-    memory = Remembering(always)
+    memory = failing(RuntimeError("a bug of ours"))
     even = varied(SETTINGS, RETRY_DELAY_MS_FIRST=PAUSE_MS, RETRY_DELAY_MS_MAX=PAUSE_MS)
     clock = asyncio.get_running_loop().time
     async with (
@@ -287,29 +276,28 @@ class Killed(BaseException):
     """As sudden as a kill -9: nothing in the loop catches it."""
 
 
+async def die(
+    broker: Broker, memory: Remembering, settings: BusSettings, number: int, queue: str = WORK
+) -> None:
+    """The worker of this number takes from the queue until it is killed."""
+    mortal = Station(broker, "a-mortal", settings=settings, chance=random.Random(number))
+    async with closing(mortal) as (here,):
+        with pytest.raises(BaseExceptionGroup):
+            await Worker(here, Subscription(queue, memory.handlers, memory)).run()
+
+
 @pytest.mark.parametrize(("each_parcel", "attempts_max"), [(10, 12), (1, 20)])
 async def test_one_that_kills_its_worker_is_found_without_its_neighbours(
     under_test: BrokerUnderTest, each_parcel: int, attempts_max: int
 ) -> None:
     broker = await declared(under_test)
-    deaths: list[int] = []
-
-    def kill(number: int) -> None:
-        if number == 13:
-            deaths.append(number)
-            raise Killed
-
-    memory = Remembering(kill)
+    memory = failing(Killed(), 13)
     few = varied(SETTINGS, ATTEMPTS_MAX=attempts_max)
     starts = range(0, 30, each_parcel)
     await send(broker, *(parcel(*(line(order(n)) for n in range(s, s + each_parcel))) for s in starts))
 
-    for _ in range(attempts_max):
-        here = Station(broker, "a-mortal", settings=few, chance=random.Random(len(deaths)))
-        worker = Worker(here, Subscription(WORK, memory.handlers, memory))
-        with pytest.raises(BaseExceptionGroup):
-            await worker.run()
-        await here.close()
+    for number in range(attempts_max):
+        await die(broker, memory, few, number)
     async with working(broker, memory, settings=few):
         (letter,) = await dead_letters(broker, 1)
         await until(lambda: len(set(memory.handled)) == 29)
@@ -332,12 +320,9 @@ async def test_ten_workers_that_die_with_all_they_may_hold_lose_and_bury_nothing
     for number in range(10):
         here = Station(broker, f"dies-{number}", settings=settings)
         worker = Worker(here, Subscription(WORK, (holding := Remembering(gate=never)).handlers, holding))
-        running = asyncio.create_task(worker.run())
-        await until(partial(getattr, worker.intake, "in_hand"), "it has some")
-        await until_empty(broker)
-        running.cancel()
-        await asyncio.wait((running,))
-        await here.close()
+        async with running((worker,), here, killed=True):
+            await until(partial(getattr, worker.intake, "in_hand"), "it has some")
+            await until_empty(broker)
     memory = Remembering()
     async with working(broker, memory, settings=settings):
         await until(lambda: len(set(memory.handled)) == count, "all are handled")
@@ -466,30 +451,18 @@ async def test_a_question_that_kills_is_buried_though_its_queue_does_not_count(
 ) -> None:
     broker = await declared(under_test)
     await under_test.declare(objects_of_application(SHOP))
-    deaths: list[int] = []
-
-    def kill(number: int) -> None:
-        if number == 1:
-            deaths.append(number)
-            raise Killed
-
-    memory = Remembering(kill)
+    memory = failing(Killed(), 1)
     few = varied(SETTINGS, ATTEMPTS_MAX=4)
     said = {message.SENDER: broker.user, message.EXCHANGE: PLACEMENT, message.KEY: "release.c1"}
     await send(
         broker, Parcel(retry_exchange_of(questions), questions, line(order(1)), mandatory=True, headers=said)
     )
 
-    for _ in range(few.ATTEMPTS_MAX):
-        here = Station(broker, "a-mortal", settings=few, chance=random.Random(1))
-        worker = Worker(here, Subscription(questions, memory.handlers, memory))
-        with pytest.raises(BaseExceptionGroup):
-            await worker.run()
-        await here.close()
+    for number in range(few.ATTEMPTS_MAX):
+        await die(broker, memory, few, number, questions)
     async with working(broker, memory, settings=few, queue=questions):
         (letter,) = await dead_letters(broker, 1)
 
-    assert len(deaths) == few.ATTEMPTS_MAX
     assert letter.reason == "came back 4 times: the worker that had it died or lost its connection"
 
 
@@ -558,8 +531,7 @@ async def test_hundreds_of_dead_letters_are_dropped_at_once_and_their_neighbours
 ) -> None:
     broker = await declared(under_test)
     await send(broker, *(Parcel(DEAD, ("a", "b")[n % 2], b"%d" % n) for n in range(600)))
-    connection = await broker.connect()
-    try:
+    async with closing(await broker.connect()) as (connection,):
 
         async def drop(queue: str) -> list[int]:
             """Drop those of this queue, and return what was there."""
@@ -572,8 +544,6 @@ async def test_hundreds_of_dead_letters_are_dropped_at_once_and_their_neighbours
         await until(lambda: drop("b"), "half is left", lambda found: found == [*range(0, 600, 2)])
         await until(lambda: drop("a"), "nothing is left", not_)
         assert await dead_letters(broker, 0) == []
-    finally:
-        await connection.close()
 
 
 async def test_stopping_finishes_what_is_in_hand_and_gives_the_rest_back(under_test: BrokerUnderTest) -> None:

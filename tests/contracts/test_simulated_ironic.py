@@ -1,6 +1,5 @@
 """Contract of the simulated Ironic: readers of its exchange get what it publishes, byte for byte, on every broker."""
 
-import asyncio
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -11,7 +10,7 @@ import pytest
 from bus.workers.consuming import InboxConsuming, consumer
 from bus.workers.sending import Link
 from ironic_sync.settings import Inbox
-from kit.parts import PartGroup, PartState, Status
+from kit.parts import PartState, Status
 from laboratory.ironic import (
     IronicSimSettings,
     NotificationSender,
@@ -23,6 +22,7 @@ from laboratory.ironic import (
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import within_patience
 from tests.contracts.stage import SETTINGS
+from tests.running import running
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -43,9 +43,7 @@ async def test_a_reader_hears_what_is_published_in_order_and_byte_for_byte(
 
     ironic = SimulatedIronic(available_nodes(COUNT), time.time, publish, QUICK)
     link = Link(under_test.broker(), SETTINGS)
-    together = PartGroup(ironic, sender)
-    running = asyncio.create_task(together.run())
-    try:
+    async with running((ironic, sender), link):
         # The sender declares the exchange: what it publishes before a reader is bound reaches no one.
         await until(lambda: sender.status.state is PartState.WELL, "the sender is ready")
         opens = partial(InboxConsuming.open, inbox=Inbox().objects, prefetch=SETTINGS.prefetch, bind_s=0.02)
@@ -55,10 +53,6 @@ async def test_a_reader_hears_what_is_published_in_order_and_byte_for_byte(
             heard: list[bytes] = []
             while len(heard) < 2 * COUNT:
                 heard += [each.parcel.body for each in await within_patience(reader.receive())]
-    finally:
-        await together.stop()
-        await running
-        await link.close()
 
     assert heard == [body for _, body in written]
     assert {key for key, _ in written} == {"ironic_versioned_notifications.info"}

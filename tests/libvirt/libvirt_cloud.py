@@ -34,6 +34,7 @@ from moor.worker_settings import CloudSettings
 from scheduler_worker.settings import SchedulerSettings
 from tests.asking import until_state
 from tests.libvirt.guest_images import write_image
+from tests.running import closing
 from tests.waiting import until
 
 # In the cloud's folder: computes of other processes connect here.
@@ -176,12 +177,9 @@ async def cloud_of(
         cloud(plan, broker, url),
         Client(broker, as_operator=True) as client,
         station_on(broker, "test") as (station, _),
+        closing(await broker.connect()) as (connection,),
     ):
-        connection = await broker.connect()
-        try:
-            yield LibvirtCloud(client, broker, station, connection)
-        finally:
-            await connection.close()
+        yield LibvirtCloud(client, broker, station, connection)
 
 
 @asynccontextmanager

@@ -42,12 +42,6 @@ DOMAIN = """
 """
 
 
-@pytest.fixture(scope="module")
-def libvirtd() -> Iterator[PrivateLibvirtd]:
-    with PrivateLibvirtd() as server:
-        yield server
-
-
 class Adopter:
     """A host with a guest of another cloud, and its driver, which may be started anew."""
 

@@ -1,8 +1,13 @@
-"""What goes wrong on one host of a cloud: its words are told, nothing is left there, and the instance runs on the alternate."""
+"""One or two hosts of a cloud on one test machine: what goes wrong on one is told, and the instance runs on the other; the disk of an
+instance that is saved belongs to its project; and an audit finds what a host has too much or lacks.
+"""
 
+import base64
 import errno
+import gzip
 import os
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +16,11 @@ import pytest
 
 from bus.messages.build import InstanceState
 from compute_sim.libvirt.settings import LibvirtRules
+from engine.flavors import Image
+from moor.client import NotDone
 from tests.libvirt.host_devices import host_at_work
 from tests.libvirt.libvirt_cloud import LibvirtCloud, files, libvirt_cloud, libvirt_settings
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -82,3 +90,96 @@ async def test_a_disk_that_is_full_is_named_and_the_alternate_is_taken(
         assert why == f"image 'tiny' cannot be cached in {tmp_path / 'cache'}: No space left on device"
         assert {each.suffix for each in (tmp_path / "cache").iterdir()} == {"", ".json"}
         await delete(cloud, tmp_path, web)
+
+
+NEEDS = {"VCPU": 1, "MEMORY_MB": 32}
+
+
+def saved_of(folder: Path, state: InstanceState) -> list[str]:
+    return sorted(each.name for each in (folder / "images").rglob(f"*{state.id}*"))
+
+
+async def offloaded(cloud: LibvirtCloud, state: InstanceState, folder: Path) -> str:
+    """Offload it. Returns the name of its saved disk."""
+    await (await cloud.client.offload(state.id)).until_done()
+    (name,) = saved_of(folder, state)
+    return name
+
+
+async def test_only_its_project_has_a_saved_disk_until_it_runs_again(tmp_path: Path) -> None:
+    async with libvirt_cloud(tmp_path, two_hosts(tmp_path)) as cloud:
+        bank = await cloud.boot(project="bank")
+        saved = await offloaded(cloud, bank, tmp_path)
+
+        for image in (Image(source=saved), Image(source="tiny", kernel=saved)):
+            with pytest.raises(NotDone, match=f"image '{saved}' is not in .*, for all or for project 'shop'"):
+                await cloud.boot(project="shop", image=image)
+        shop = await cloud.boot(project="shop")
+        with pytest.raises(NotDone, match=f"image '{saved}' is not in "):
+            await (await cloud.client.rebuild(shop.id, image=Image(source=saved))).until_done()
+        assert (await cloud.client.show(shop.id)).state == "active"
+        other = await cloud.boot(project="bank", image=Image(source=saved))
+        assert other.state == "active"
+
+        await (await cloud.client.unshelve(bank.id)).until_done()
+        await until(lambda: saved_of(tmp_path, bank) == [])
+        # Each offload has an image of its own.
+        again = await offloaded(cloud, bank, tmp_path)
+        assert again != saved
+        await (await cloud.client.unshelve(bank.id)).until_done()
+        await until(lambda: saved_of(tmp_path, bank) == [])
+        assert await cloud.problems(bank, shop, other, amounts=NEEDS) == []
+        for each in (bank, shop, other):
+            await (await cloud.client.delete(each.id)).until_done()
+        await until(lambda: files(tmp_path) == [])
+
+
+def disk_of(folder: Path, state: InstanceState) -> Path:
+    return folder / "instances" / "h1" / f"{state.id}.1" / "disk"
+
+
+def base_of(folder: Path, state: InstanceState) -> Path:  # noqa: ARG001 - there is one
+    return next(
+        each for each in (folder / "cache").glob("*.json") if "kernel" not in each.read_text()
+    ).with_suffix("")
+
+
+def kernel_of(folder: Path, state: InstanceState) -> Path:  # noqa: ARG001 - as above
+    return next(
+        each for each in (folder / "cache").glob("*.json") if "kernel" in each.read_text()
+    ).with_suffix("")
+
+
+def like_qcow2(backing_at: int) -> bytes:
+    """A file of a tenant, no disk, that begins like an overlay of a file that is not there."""
+    return struct.pack(">4sIQI", b"QFI\xfb", 3, backing_at, 4).ljust(24, b"\0") + b"gone"
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        (base_of, "/disk has lost its backing file {}"),
+        (disk_of, " again: {} is gone"),
+        (kernel_of, " again: {} is gone"),
+    ],
+)
+async def test_a_file_that_is_gone_is_found_and_named(
+    tmp_path: Path, lost: Callable[[Path, InstanceState], Path], words: str, caplog: Any
+) -> None:
+    settings = libvirt_settings(tmp_path, URI, domain_type="test", look_every_s=0.1)
+    settings.images_folder.mkdir(exist_ok=True)
+    (settings.images_folder / "kernel").write_bytes(like_qcow2(backing_at=2**64 - 1))
+    drive = base64.b64encode(gzip.compress(like_qcow2(backing_at=24))).decode()
+    async with libvirt_cloud(tmp_path, {"c1": settings}) as cloud:
+        web = await cloud.boot(image=Image(source="tiny", kernel="kernel"), config_drive=drive)
+        assert await cloud.problems(web, amounts=NEEDS) == []
+        file = lost(tmp_path, web)
+        away = file.rename(tmp_path / "away")
+
+        (problem,) = await cloud.until_problem(web, words.format(file), amounts=NEEDS)
+        assert problem.startswith(f"instance {web.id}: attempt 1 on h1 of cell c1 cannot run again: ")
+        await until(lambda: words.format(file) in caplog.text)
+
+        away.rename(file)
+        assert await cloud.problems(web, amounts=NEEDS) == []
+        await (await cloud.client.delete(web.id)).until_done()

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,12 +24,6 @@ pytestmark = pytest.mark.asyncio
 def file_in(drive: Path, name: str) -> str:
     words = ("isoinfo", "-R", "-i", str(drive), "-x", f"/openstack/latest/{name}")
     return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
-
-
-@pytest.fixture(scope="module")
-def libvirtd() -> Iterator[PrivateLibvirtd]:
-    with PrivateLibvirtd() as server:
-        yield server
 
 
 async def test_a_guest_is_built_stopped_started_and_destroyed(

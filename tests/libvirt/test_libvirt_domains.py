@@ -1,21 +1,13 @@
 """QEMU under libvirt takes the domains of guests as they are written, and the kernel runs them where they are pinned."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from msgspec import structs
 
 from compute_sim.libvirt.core.domains import domain_xml
 from tests.libvirt.libvirt_cloud import virsh
 from tests.servers.libvirtd import PrivateLibvirtd
 from tests.unit.compute.libvirt_machines import read_back, samples
-
-
-@pytest.fixture(scope="module")
-def libvirtd() -> Iterator[PrivateLibvirtd]:
-    with PrivateLibvirtd() as server:
-        yield server
 
 
 def test_qemu_gives_each_domain_back(tmp_path: Path, libvirtd: PrivateLibvirtd) -> None:

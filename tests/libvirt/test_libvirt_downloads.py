@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -56,21 +57,17 @@ WRITTEN = (
 def test_nothing_is_downloaded_unless_the_operator_names_the_server(
     tmp_path: Path, server: HostileServer, kind: str
 ) -> None:
-    host = Host(tmp_path)
-    try:
+    with closing(Host(tmp_path)) as host:
         failure = host.end_of(host.spawn(**fields_with(f"{server.url}/whole", kind)))
 
         assert failure == (
             f"image '{server.url}/whole' leads to {server.url}, which is none of the servers that the operator allows (image_servers)"
         )
         assert (server.asked, host.left) == ([], [])
-    finally:
-        host.close()
 
 
 def test_a_server_of_any_name_must_be_at_a_public_address(tmp_path: Path, server: HostileServer) -> None:
-    host = Host(tmp_path, image_servers=(f"http://*:{server.port}",))
-    try:
+    with closing(Host(tmp_path, image_servers=(f"http://*:{server.port}",))) as host:
         for number, written in enumerate(WRITTEN, 1):
             url = f"http://{written}:{server.port}/whole"
             failure = host.end_of(host.spawn(number, image=Image(source=url)))
@@ -83,8 +80,6 @@ def test_a_server_of_any_name_must_be_at_a_public_address(tmp_path: Path, server
             assert failure.endswith("a URL may not have a user or a password"), failure
             assert ":pw@" not in failure
         assert (server.asked, host.left) == ([], [])
-    finally:
-        host.close()
 
 
 @pytest.mark.parametrize(
@@ -106,8 +101,7 @@ def test_what_the_operator_allows_is_downloaded_and_proxies_of_the_environment_a
     name = "127.0.0.1" if "127.0.0.1" in named["image_servers"][-1] else "localhost"
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
-    host = Host(tmp_path, **named)
-    try:
+    with closing(Host(tmp_path, **named)) as host:
         images = [
             f"http://{name}:{server.port}/{path}"
             for path in ("whole", "to//whole", f"to/http://{name}:{server.port}/whole")
@@ -117,8 +111,6 @@ def test_what_the_operator_allows_is_downloaded_and_proxies_of_the_environment_a
             assert host.end_of(host.spawn(number, image=image, config_drive=images[0])) == ""
         assert {told for _, told in server.asked} == {f"{name}:{server.port}"}
         assert set(host.driver.images()) == set(images)
-    finally:
-        host.close()
 
 
 @pytest.mark.parametrize(
@@ -138,12 +130,9 @@ def test_a_certificate_must_be_of_the_name_and_not_of_the_address(
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     with HostileServer(bootable_image("up"), certificate=str(certificate)) as server:
         named = f"https://localhost:{server.port}"
-        host = Host(tmp_path, image_servers=(named,), image_networks=("127.0.0.0/8",))
-        try:
+        with closing(Host(tmp_path, image_servers=(named,), image_networks=("127.0.0.0/8",))) as host:
             failure = host.end_of(host.spawn(image=Image(source=f"{named}/whole")))
             assert words in failure if words else failure == "", failure
-        finally:
-            host.close()
 
 
 # What a server does, the settings, and words of the failure.
@@ -184,8 +173,7 @@ DRIPPING = ("drip", "headers", "silent", "drip/2", "drip/3", "headers/2", "silen
 
 
 def test_downloads_that_drip_hold_up_no_other_order(tmp_path: Path, server: HostileServer) -> None:
-    host = Host(tmp_path, image_servers=(server.url,), image_s=600.0)
-    try:
+    with closing(Host(tmp_path, image_servers=(server.url,), image_s=600.0)) as host:
         assert [host.end_of(host.spawn(number)) for number in (1, 2, 3)] == ["", "", ""]
         dripping = begin_to_drip(host, server)
         host.driver.begin(host.respawn(1, image=Image(source=f"{server.url}/drip/of-a-rebuild")), 0.0)
@@ -201,8 +189,6 @@ def test_downloads_that_drip_hold_up_no_other_order(tmp_path: Path, server: Host
         for number in (1, 2, 4, *range(10, 10 + len(dripping))):
             assert host.destroy(number) == ""
         assert host.left == []
-    finally:
-        host.close()
 
 
 def begin_to_drip(host: Host, server: HostileServer) -> list[AttemptRecord]:
@@ -258,11 +244,8 @@ def test_a_redirect_is_checked_like_the_first_address(
     tmp_path: Path, server: HostileServer, other: HostileServer, target: str, words: str
 ) -> None:
     named = {"other": other.url, "port": other.port, "own": server.port}
-    host = Host(tmp_path, image_servers=(server.url,))
-    try:
+    with closing(Host(tmp_path, image_servers=(server.url,))) as host:
         failure = host.end_of(host.spawn(image=Image(source=f"{server.url}/to/{target.format(**named)}")))
 
         assert words.format(**named) in failure, failure
         assert (other.asked, host.left) == ([], [])
-    finally:
-        host.close()

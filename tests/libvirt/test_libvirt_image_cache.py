@@ -19,7 +19,6 @@ from tests.libvirt.test_libvirt_images import FIRST, cached, cleaning, see_it_cl
 from tests.waiting import wait_for
 
 MIB = 1024 * 1024
-SERVERS = {"image_servers": ("http://127.0.0.1:{port}",)}
 
 
 @pytest.fixture

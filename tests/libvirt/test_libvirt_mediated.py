@@ -4,7 +4,6 @@ The GPU is one of another machine, by libvirt's own description. QEMU's libvirt 
 finds no GPU to make it from. That a real one makes it, and that a guest sees it, is not tested anywhere.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import libvirt
@@ -23,12 +22,6 @@ from tests.unit.compute.libvirt_machines import a_layout, an_offer, an_order
 
 GPU, MADE = "pci_0000_5e_00_0", "mdev_0f6c5b1e_3c0b_4a57_9a5e_7f5a5f0b7a01_0000_5e_00_0"
 WITH_VGPU = structs.replace(TINY, extra_specs={"resources:VGPU": "1"})
-
-
-@pytest.fixture(scope="module")
-def libvirtd() -> Iterator[PrivateLibvirtd]:
-    with PrivateLibvirtd() as server:
-        yield server
 
 
 @pytest.mark.asyncio

@@ -1,7 +1,6 @@
 """Guests move between two libvirts on one machine: resized, migrated, rebuilt, shelved, evacuated."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,6 @@ from tests.servers.libvirtd import PrivateLibvirtd
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest.fixture(scope="module")
-def libvirtds() -> Iterator[tuple[PrivateLibvirtd, PrivateLibvirtd]]:
-    with PrivateLibvirtd() as first, PrivateLibvirtd() as second:
-        yield first, second
 
 
 def two_hosts(

@@ -2,7 +2,6 @@
 
 import shlex
 import subprocess
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -18,12 +17,6 @@ from tests.waiting import until
 from tools.pages.commands import ROOT, commands_of
 
 PAGE = "docs/libvirt.md"
-
-
-@pytest.fixture
-def libvirtd() -> Iterator[PrivateLibvirtd]:
-    with PrivateLibvirtd() as server:
-        yield server
 
 
 @pytest.mark.asyncio

@@ -1,6 +1,5 @@
 """A host whose guest is bound to CPUs of its old shape keeps that shape, says why, and changes when the guest has left."""
 
-from collections.abc import Iterator
 from operator import not_
 from pathlib import Path
 
@@ -20,12 +19,6 @@ PINNED = structs.replace(TINY, extra_specs={"resources:PCPU": "1", "resources:VC
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shape that was refused is soon asked for again."""
     monkeypatch.setattr(wiring, "USUAL_PACE", ComputePace(reshape_again_s=0.2))
-
-
-@pytest.fixture(scope="module")
-def libvirtd() -> Iterator[PrivateLibvirtd]:
-    with PrivateLibvirtd() as server:
-        yield server
 
 
 @pytest.mark.asyncio

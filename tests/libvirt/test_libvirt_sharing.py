@@ -34,12 +34,6 @@ AMOUNTS = {"VCPU": 1, "MEMORY_MB": 32, "DISK_GB": 2}
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
 
-@pytest.fixture(scope="module")
-def libvirtds() -> Iterator[tuple[PrivateLibvirtd, PrivateLibvirtd]]:
-    with PrivateLibvirtd() as first, PrivateLibvirtd() as second:
-        yield first, second
-
-
 @pytest.fixture
 def storage(tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]) -> Iterator[Path]:
     """The folder of the pool `nfs`, which both libvirts reach."""

@@ -10,9 +10,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 # The busiest seeds have 1800 turns of the loop in a simulated second, and end before the 170th.
 TURNS_PER_S_MAX = 8_000
@@ -101,6 +103,16 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 def run_simulated(main: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         return runner.run(main)
+
+
+def simulated(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test on the simulated clock."""
+
+    @wraps(test)
+    def run(*args: P.args, **named: P.kwargs) -> None:
+        run_simulated(test(*args, **named))
+
+    return run
 
 
 def on_bound(tell: OnBound) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
@@ -14,8 +14,11 @@ from bus.broker import Broker
 from bus.message import Message
 from bus.messages.administration import DeleteAllocations, Done, WriteAnswered
 from bus.messages.build import (
+    AskInstances,
     BuildInstance,
     BuildRejected,
+    DeleteInstance,
+    InstancesFound,
     InstanceState,
 )
 from bus.messages.cell import PlaceInCell
@@ -30,9 +33,9 @@ from bus.messages.placement import (
     SnapshotPage,
 )
 from bus.settings import BusSettings
-from bus.topology import EVENTS, Grant
+from bus.topology import EVENTS
 from bus.workers.sending import Link
-from bus.workers.station import Station, listen
+from bus.workers.station import Station
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store_sql import ConductorStore
 from cell_conductor.wiring import conductor_parts
@@ -56,11 +59,11 @@ from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules, Inbox
 from ironic_sync.store_sql import IronicStore
 from ironic_sync.wiring import ironic_parts
-from kit.process import Part, run_until
+from kit.process import Part
 from laboratory.computes.driver import simulated_parts
 from laboratory.computes.faults import FailsToBuild, FaultScript
 from laboratory.computes.hosts import SimulatedHost
-from moor.client.bus_client import hosts_of
+from moor.client.bus_client import hosts_of, pages_of
 from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.store_sql import PlacementStore
 from placement_worker.wiring import placement_parts
@@ -68,17 +71,16 @@ from scheduler_worker.settings import SchedulerPace, SchedulerSettings
 from scheduler_worker.store_sql import HostQuery, SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 from tests.asking import state_of, until_state
-from tests.contracts.scheduler_stores import open_scheduler_store
-from tests.contracts.stage import CELLS, SETTINGS
-from tests.contracts.stores import open_store
+from tests.contracts.stage import CELLS, SETTINGS, listening
+from tests.contracts.stores import open_conductor_store, open_scheduler_store, open_store
+from tests.running import running
 from tests.stories.layouts import Layout, layout
-from tests.stories.scripted import ScriptedCell
+from tests.stories.scripted import NAMES, ScriptedCell, host_id
 from tests.varied import varied
 from tests.waiting import until
 
 M = TypeVar("M", bound=Message)
 
-NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a01")
 SETTLED = FeedPace(lead_again_s=0.02)
 # However slow the machine is, a report is not repeated: its copy could be carried out after the next report.
 ASKS_ONCE = varied(SETTINGS, ask_again_ms=SETTINGS.answer_timeout_ms)
@@ -98,8 +100,10 @@ _numbers = itertools.count(1)
 
 
 class Cloud:
-    def __init__(self, brokers: Layout, books: PlacementStore, rows: SchedulerStore) -> None:
+    def __init__(self, brokers: Layout, kind: str, books: PlacementStore, rows: SchedulerStore) -> None:
         self.brokers = brokers
+        # Which stores the workers of its cells have.
+        self._kind = kind
         self.books = books
         self.rows = rows
         # One for each scheduler that runs.
@@ -118,29 +122,7 @@ class Cloud:
 
     # Processes
 
-    @asynccontextmanager
-    async def running(
-        self, parts: Sequence[Part], *stations: Station, drain_s_max: float = 10, killed: bool = False
-    ) -> AsyncIterator[asyncio.Event]:
-        """`killed`: in the end nothing that is under way is finished."""
-        told = asyncio.Event()
-        if killed:
-            async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(part.run()) for part in parts]
-                yield told
-                for each in running:
-                    each.cancel()
-            for station in stations:
-                await station.close()
-            return
-        task = asyncio.create_task(run_until(told, parts, drain_s_max))
-        try:
-            yield told
-        finally:
-            told.set()
-            await task
-            for station in stations:
-                await station.close()
+    running = staticmethod(running)
 
     def station(
         self,
@@ -236,19 +218,18 @@ class Cloud:
     @asynccontextmanager
     async def cell(
         self,
-        rows: ConductorStore,
         *hosts: SimulatedHost,
+        rows: ConductorStore | None = None,
         script: FaultScript | None = None,
         drivers: Sequence[Any] = (),
         computing: ComputeSettings = COMPUTING,
-        compute_pace: ComputePace = COMPUTE_PACE,
         pace: ConductorPace = CELL_PACE,
-        station: Callable[..., Station] = Station,
     ) -> AsyncIterator[None]:
-        """c1, with a conductor and computes. `station` makes the station of the conductor."""
+        """c1, with a conductor and computes."""
         async with (
-            self.conductor(rows, pace=pace, station=station),
-            self.computes(hosts, script, computing, drivers=drivers, pace=compute_pace),
+            nullcontext(rows) if rows is not None else open_conductor_store(self._kind, "c1") as store,
+            self.conductor(store, pace=pace),
+            self.computes(hosts, script, computing, drivers=drivers),
         ):
             yield
 
@@ -298,26 +279,10 @@ class Cloud:
             for cell, broker in self.brokers.below(role).items()
         }
 
-    @asynccontextmanager
-    async def listening(self, *keys: str, exchange: str = EVENTS) -> AsyncIterator[list[Message]]:
+    def listening(self, *keys: str, exchange: str = EVENTS) -> AbstractAsyncContextManager[list[Message]]:
         """The list of messages with these keys; it grows as they arrive."""
-        ears = Station(self.brokers.at_api("operator"), f"ears-{next(_numbers)}", settings=SETTINGS)
-        feed = listen(ears, [Grant(exchange, keys)])
-        await anext(feed)
-        heard: list[Message] = []
-
-        async def hear() -> None:
-            async for batch in feed:
-                heard.extend(each.message for each in batch)
-
-        hearing = asyncio.create_task(hear())
-        try:
-            yield heard
-        finally:
-            hearing.cancel()
-            await asyncio.gather(hearing, return_exceptions=True)
-            await feed.aclose()
-            await ears.close()
+        broker = self.brokers.at_api("operator")
+        return listening(broker, *keys, exchange=exchange, name=f"ears-{next(_numbers)}")
 
     # Messages and questions
 
@@ -328,31 +293,42 @@ class Cloud:
         facts = HostFacts(id=host_id(name), name=name)
         await self.stations_in[cell].publisher.send(HostsReported(cell=cell, hosts=(facts,)))
 
+    async def add_hosts(
+        self, *names: str, cell: str = "c1", vcpu: int = 8, traits: tuple[str, ...] = ()
+    ) -> None:
+        """They are known when this returns: a scheduler runs."""
+        for name in names:
+            await self.add_host(name, cell, vcpu=vcpu, traits=traits)
+        await self.until_reported(*names)
+
     async def report(self, report: ReportInventory) -> None:
         answer = await self.stations_in[report.cell].ask(report)
         assert isinstance(answer, ReportAnswered)
         assert isinstance(answer.verdict, ReportAccepted), answer
 
-    async def give_back(self, name: str) -> None:
-        """The consumer that filled this host holds nothing any more."""
-        gone = DeleteAllocations(consumer=filler_of(name))
-        assert await self.client.ask(gone) == WriteAnswered(verdict=Done())
+    async def give_back(self, consumer: ConsumerId) -> None:
+        """It holds nothing any more."""
+        assert await self.client.ask(DeleteAllocations(consumer=consumer)) == WriteAnswered(verdict=Done())
 
-    async def fill(self, name: str, vcpu: int, *, at: str = "") -> None:
-        """Another consumer claims this many CPUs of a host, or of the provider below it that `at` names."""
-        amount = ResourceAmount(provider=host_id(at or name), resource="VCPU", amount=vcpu)
+    async def hold(self, host: ProviderId, consumer: ConsumerId, amount: ResourceAmount) -> None:
+        """Another consumer claims this of a host."""
         claim = ClaimResources(
             cell="c1",
-            consumer=filler_of(name),
+            consumer=consumer,
             attempt=1,
             issued_at=datetime.now(UTC),
-            share=Share(host=host_id(name), amounts=(amount,)),
+            share=Share(host=host, amounts=(amount,)),
         )
         other = Station(self.brokers.at_api("scheduler"), "other", settings=ASKS_ONCE, asks=True)
         async with self.running((other,), other):
             answer = await other.ask(claim)
         assert isinstance(answer, ClaimAnswered)
         assert answer.verdict == Claimed()
+
+    async def fill(self, name: str, vcpu: int, *, at: str = "", by: str = "") -> None:
+        """A consumer claims this many CPUs of a host, or of the provider below it that `at` names."""
+        amount = ResourceAmount(provider=host_id(at or name), resource="VCPU", amount=vcpu)
+        await self.hold(host_id(name), filler_of(by or name), amount)
 
     async def disable(self, name: str) -> None:
         """Write the row directly, because no scheduler runs that could be asked."""
@@ -406,6 +382,39 @@ class Cloud:
     async def until_state(self, instance: InstanceId, *states: str) -> InstanceState:
         return await until_state(self.client, instance, *states)
 
+    async def ask(self, question: Message, kind: type[M]) -> M:
+        answer = await self.client.ask(question)
+        assert isinstance(answer, kind), answer
+        return answer
+
+    async def boot(self, number: int, *states: str, **fields: object) -> InstanceState:
+        """An instance that ended in one of these states, by default active. It is sent, not asked: a question that is repeated
+        is searched for, and may be claimed, twice.
+        """
+        build = a_build(number, **fields)
+        await self.send(build)
+        return await self.until_state(instance_of(build), *(states or ("active",)))
+
+    async def delete(self, instance: InstanceId) -> None:
+        await self.client.ask(DeleteInstance(instance=instance))
+        await self.until_state(instance, "deleted")
+
+    async def until_all(self, build: BuildInstance, *states: str) -> list[InstanceState]:
+        """All instances of a request, when each is in one of these states."""
+        # One question is cheaper than those about all of them.
+        await self.until_state(instance_of(build, build.count - 1), *states)
+
+        async def found() -> list[InstanceState]:
+            question = AskInstances(request_id=build.request_id, limit=200)
+            pages = pages_of(self.client, question, InstancesFound)
+            return [state async for page in pages for state in page.instances]
+
+        return await until(
+            found,
+            f"all in {states}",
+            lambda each: len(each) == build.count and all(one.state in states for one in each),
+        )
+
     async def providers(self, limit: int = 200) -> dict[str, ProviderState]:
         """Asked for in pages of this size."""
         found: dict[str, ProviderState] = {}
@@ -437,7 +446,7 @@ async def cloud_on(brokers: Layout, books: str, scripted: Sequence[str] = CELLS)
     async with AsyncExitStack() as stack:
         placement_store = await stack.enter_async_context(open_store(books))
         scheduler_store = await stack.enter_async_context(open_scheduler_store(books))
-        setup = Cloud(brokers, placement_store, scheduler_store)
+        setup = Cloud(brokers, books, placement_store, scheduler_store)
         stations = (setup.client, *setup.stations_in.values(), *setup.conductors_in.values())
         workers = [setup.cells[cell].worker for cell in scripted]
         async with setup.running((*stations, *workers), *stations):
@@ -457,10 +466,6 @@ def failing(*hosts: str) -> FaultScript:
 
 def filler_of(name: str) -> ConsumerId:
     return ConsumerId(uuid5(NAMES, f"who fills {name}"))
-
-
-def host_id(name: str) -> ProviderId:
-    return ProviderId(uuid5(NAMES, name))
 
 
 def a_host(name: str, cell: str = "c1", *, vcpu: int = 8, traits: tuple[str, ...] = ()) -> ReportInventory:

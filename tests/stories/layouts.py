@@ -12,8 +12,9 @@ from msgspec import Struct
 from bus.broker import Broker
 from bus.topology import Site, objects_of, user_of
 from tests.contracts.broker_under_test import BrokerUnderTest
-from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
+from tests.contracts.memory_under_test import started
 from tests.contracts.stage import CELLS, declared
+from tests.running import closing
 
 APART = ", a broker a cell"
 SERVERS = (pytest.mark.rabbitmq, pytest.mark.postgresql)
@@ -85,7 +86,7 @@ class OneBroker(Layout, frozen=True):
 async def one_broker_with_users(kind: str, *others: str) -> AsyncIterator[OneBroker]:
     """`others` are further users, such as those of applications."""
     async with AsyncExitStack() as stack:
-        api = await _started(kind, stack)
+        api = await _open(kind, stack)
         await declared(api)
         of_cells = [user_of(role, cell) for role in ("conductor", "compute") for cell in CELLS]
         await api.add_users([*map(user_of, API_ROLES), *of_cells, *others], CELLS)
@@ -97,31 +98,21 @@ async def layout(bus: str) -> AsyncIterator[Layout]:
     """Brokers with everything declared; `bus` says of which kind, and whether each cell has one of its own."""
     kind = bus.removesuffix(APART)
     async with AsyncExitStack() as stack:
-        api = await _started(kind, stack)
+        api = await _open(kind, stack)
         if kind == bus:
             await declared(api)
             yield Layout(api, {})
             return
-        cells = {cell: await _started(kind, stack) for cell in CELLS}
+        cells = {cell: await _open(kind, stack) for cell in CELLS}
         await _declare(api, (), Site.API)
         for cell, broker in cells.items():
             await _declare(broker, (cell,), Site.CELL)
         yield Layout(api, cells)
 
 
-async def _started(kind: str, stack: AsyncExitStack) -> BrokerUnderTest:
-    under_test: BrokerUnderTest
-    if kind == "memory":
-        under_test = MemoryUnderTest()
-    elif kind == "unix":
-        under_test = await UnixUnderTest.start()
-    else:
-        # Only tests of the real broker need its client library.
-        from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest  # noqa: PLC0415
-
-        under_test = await RabbitMQUnderTest.start()
-    stack.push_async_callback(under_test.close)
-    return under_test
+async def _open(kind: str, stack: AsyncExitStack) -> BrokerUnderTest:
+    (broker,) = await stack.enter_async_context(closing(await started(kind)))
+    return broker
 
 
 async def _declare(broker: BrokerUnderTest, cells: tuple[str, ...], site: Site) -> None:

@@ -1,8 +1,10 @@
-"""For stories: a cell that follows a script, and stations of schedulers that interfere with a claim, or die after it."""
+"""For stories: a cell or its computes that follow a script, and stations of schedulers that interfere with a claim, or die after it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from uuid import UUID, uuid5
 
 from bus.broker import Broker
 from bus.message import Message
@@ -12,7 +14,18 @@ from bus.messages.build import (
     InstanceDeleted,
     InstanceState,
 )
-from bus.messages.cell import PlaceInCell, RemoveFromCell
+from bus.messages.cell import (
+    ConsoleTold,
+    DestroyInstance,
+    InstanceDestroyed,
+    InstanceSpawned,
+    PlaceInCell,
+    RemoveFromCell,
+    SpawnFailed,
+    SpawnInstance,
+    TellConsole,
+)
+from bus.messages.hosts import CheckHost, HeldAttempt, HostHolds
 from bus.messages.placement import (
     ClaimAnswered,
     ClaimResources,
@@ -21,10 +34,13 @@ from bus.messages.placement import (
 from bus.settings import BusSettings
 from bus.topology import CELL0
 from bus.workers.consuming import Subscription
-from bus.workers.handling import Received, Said, Tell
+from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell
 from bus.workers.station import Station
 from bus.workers.worker import Worker
 from engine.flavors import InstanceId
+from engine.inventories import ProviderId
+
+M = TypeVar("M", bound=Message)
 
 
 class ScriptedCell:
@@ -85,6 +101,94 @@ class ScriptedCell:
         )
 
 
+NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a01")
+# What a host does with its orders.
+BUILD, FAIL, FAIL_FIRST, SILENT = "build", "fail", "fail the first attempt", "silent"
+
+
+def host_id(name: str) -> ProviderId:
+    return ProviderId(uuid5(NAMES, name))
+
+
+class ScriptedComputes:
+    """The hosts of a cell: each follows its script, or builds at once; their orders are remembered. Nothing is answered to an
+    order to build while the gate is shut.
+    """
+
+    def __init__(self, cell: str = "c1", **script: str) -> None:
+        self.cell = cell
+        # By the names of hosts.
+        self.script = script
+        self.spawns: list[SpawnInstance] = []
+        # The attempts that the hosts have, and list when they are asked.
+        self.held: set[tuple[ProviderId, HeldAttempt]] = set()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def workers(self, station: Station) -> tuple[Worker[None], Worker[None]]:
+        work: Handlers = {
+            SpawnInstance: self._on_spawn,
+            DestroyInstance: self._on_destroy,
+            CheckHost: self._on_check,
+        }
+        questions: Handlers = {TellConsole: ReadOnly(self._on_console)}
+        return (
+            Worker(station, Subscription(f"compute.{self.cell}.work", work, self)),
+            Worker(station, Subscription(f"compute.{self.cell}.questions", questions, self)),
+        )
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        yield
+
+    async def _on_spawn(self, orders: Sequence[Received[SpawnInstance]], _: None) -> list[Said]:
+        self.spawns += [each.message for each in orders]
+        self.held |= {_held(each.message) for each in orders}
+        await self.gate.wait()
+        return [Tell(word, each) for each in orders if (word := self._outcome(each.message)) is not None]
+
+    async def _on_destroy(self, orders: Sequence[Received[DestroyInstance]], _: None) -> list[Said]:
+        self.held -= {_held(each.message) for each in orders}
+        return [
+            Tell(_about(InstanceDestroyed, each.message), each)
+            for each in orders
+            if self._does(each.message.host) != SILENT
+        ]
+
+    async def _on_check(self, orders: Sequence[Received[CheckHost]], _: None) -> list[Said]:
+        return [Tell(self._holds(each.message), each) for each in orders]
+
+    async def _on_console(self, orders: Sequence[Received[TellConsole]]) -> list[Said]:
+        return [
+            Tell(ConsoleTold(cell=self.cell, question=one.question, text=f"console of {one.instance}"), each)
+            for each in orders
+            for one in (each.message,)
+        ]
+
+    def _holds(self, order: CheckHost) -> HostHolds:
+        held = sorted(
+            (each for host, each in self.held if host == order.host), key=lambda each: each.instance
+        )
+        return HostHolds(cell=order.cell, host=order.host, number=order.number, attempts=tuple(held))
+
+    def _outcome(self, order: SpawnInstance) -> Message | None:
+        does = self._does(order.host)
+        if does == FAIL or (does == FAIL_FIRST and order.attempt == 1):
+            return _about(SpawnFailed, order, reason="no image")
+        return None if does == SILENT else _about(InstanceSpawned, order)
+
+    def _does(self, host: ProviderId) -> str:
+        return {host_id(name): what for name, what in self.script.items()}.get(host, BUILD)
+
+
+def _held(order: SpawnInstance | DestroyInstance) -> tuple[ProviderId, HeldAttempt]:
+    return order.host, HeldAttempt(instance=order.instance, attempt=order.attempt)
+
+
+def _about(kind: type[M], order: SpawnInstance | DestroyInstance, **more: Any) -> M:
+    return kind(cell=order.cell, instance=order.instance, attempt=order.attempt, host=order.host, **more)
+
+
 def is_claim(question: Message) -> bool:
     """A probe is none: it only asks which share an instance holds."""
     return isinstance(question, ClaimTogether) or (
@@ -92,17 +196,16 @@ def is_claim(question: Message) -> bool:
     )
 
 
-class InterferingOnce:
-    """Runs an action once, between a scheduler's choice and its first claim (or before the first question that is
-    `before`); records placement's verdicts on its claims.
+class Interfering:
+    """Runs an action once, between a scheduler's choice and its first claim, or before each claim; records placement's verdicts
+    on the claims.
     """
 
     def __init__(
-        self, action: Callable[[], Awaitable[object]], before: Callable[[Message], bool] = is_claim
+        self, action: Callable[[], Awaitable[object]] | None = None, *, always: bool = False
     ) -> None:
         self.action = action
-        self._before = before
-        self._is_done = False
+        self._always = always
         self.verdicts: list[type[object]] = []
 
     def station(self, broker: Broker, name: str, *, settings: BusSettings, asks: bool) -> Station:
@@ -110,8 +213,10 @@ class InterferingOnce:
 
         class InterferingStation(Station):
             async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
-                if any(map(interfering._before, questions)):
-                    await interfering.interfere()
+                action = interfering.action
+                if action is not None and any(map(is_claim, questions)):
+                    interfering.action = action if interfering._always else None
+                    await action()
                 answers = await super().ask_all(questions)
                 interfering.verdicts += [
                     type(answer.verdict)
@@ -121,11 +226,6 @@ class InterferingOnce:
                 return answers
 
         return InterferingStation(broker, name, settings=settings, asks=asks)
-
-    async def interfere(self) -> None:
-        if not self._is_done:
-            self._is_done = True
-            await self.action()
 
 
 class DiesAfterItsClaim:

@@ -25,10 +25,11 @@ from placement_worker import handlers as placement_handlers
 from scheduler_worker import forgetting, outbox
 from scheduler_worker import waiting as scheduler_waiting
 from scheduler_worker.claiming import claimer
-from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.placement_orders import an_id
 from tests.contracts.stage import SETTINGS
+from tests.contracts.stores import open_conductor_store
 from tests.planted.replacing import replaced
+from tests.running import closing
 from tests.stories.cloud import (
     CONDUCTING,
     QUICK_PACE,
@@ -38,11 +39,12 @@ from tests.stories.cloud import (
     a_host,
     cloud,
     failing,
-    host_id,
+    filler_of,
     instance_of,
 )
 from tests.stories.layouts import BOTH
 from tests.stories.metal.test_deploys import deploy_setup
+from tests.stories.scripted import host_id
 from tests.varied import varied
 from tests.waiting import until
 
@@ -83,18 +85,16 @@ async def two_schedulers(bus: str, books: str, vcpu: int = 8) -> AsyncIterator[C
         await stack.enter_async_context(setup.placement())
         for name in ("s1", "s2"):
             await stack.enter_async_context(setup.scheduler(name))
-        await setup.add_host("h1", vcpu=vcpu)
-        await setup.until_reported("h1")
+        await setup.add_hosts("h1", vcpu=vcpu)
         yield setup
 
 
 async def letters_of(setup: Cloud) -> Sequence[DeadLetter]:
-    connection = await setup.brokers.at_api("operator").connect()
-    try:
-        async with open_dead_letters(connection, letters_max=100) as opened:
-            return [*opened.letters.values()]
-    finally:
-        await connection.close()
+    async with (
+        closing(await setup.brokers.at_api("operator").connect()) as (connection,),
+        open_dead_letters(connection, letters_max=100) as opened,
+    ):
+        return [*opened.letters.values()]
 
 
 async def one_letter(setup: Cloud, type_: str) -> DeadLetter:
@@ -107,9 +107,7 @@ async def one_letter(setup: Cloud, type_: str) -> DeadLetter:
 
 
 async def boot(setup: Cloud, number: int, **fields: object) -> InstanceState:
-    build = a_build(number, **fields)
-    assert isinstance(await setup.client.ask(build), BuildAccepted)
-    return await setup.until_state(instance_of(build), "active", "error")
+    return await setup.boot(number, "active", "error", **fields)
 
 
 async def waiting(setup: Cloud, build: BuildInstance) -> InstanceId:
@@ -147,7 +145,7 @@ async def test_an_instance_that_waits_and_at_which_two_schedulers_fail_ends_and_
         other = await waiting(setup, a_build(2, wait=LONG))
 
         with bug_in(claimer.Claimer, "_refill", lambda _, one: is_cursed(one.spec)) as met:
-            await setup.give_back("h1")
+            await setup.give_back(filler_of("h1"))
             state = await setup.until_state(cursed, "error")
             await setup.until_state(other, "active")
 
@@ -175,7 +173,7 @@ async def test_a_spec_whose_room_cannot_be_judged_is_tried_and_holds_up_no_other
         other = await waiting(setup, a_build(2, wait=LONG))
 
         with bug_in(scheduler_waiting, question, is_asked) as met:
-            await setup.give_back("h1")
+            await setup.give_back(filler_of("h1"))
             await setup.until_state(cursed, "active")
             await setup.until_state(other, "active")
 
@@ -257,8 +255,7 @@ async def two_conductors(
             await stack.enter_async_context(setup.computes(simulated, failing() if len(hosts) > 1 else None))
             await setup.until_reported(*hosts)
         else:
-            await setup.add_host("h1")
-            await setup.until_reported("h1")
+            await setup.add_hosts("h1")
         yield setup
 
 
@@ -366,8 +363,7 @@ async def two_placements(bus: str, books: str) -> AsyncIterator[Cloud]:
         # It compares all revisions now and then, and so finds what was passed over.
         pace = structs.replace(QUICK_PACE, verify_every_s=0.2)
         await stack.enter_async_context(setup.scheduler(pace=pace))
-        await setup.add_host("h1")
-        await setup.until_reported("h1")
+        await setup.add_hosts("h1")
         yield setup
 
 
@@ -403,8 +399,7 @@ async def test_a_change_that_cannot_be_published_is_passed_over_and_later_ones_a
 
         with bug_in(placement_handlers, "messages_of", has_cursed) as met:
             await setup.report(a_host("cursed"))
-            await setup.add_host("h2")
-            await setup.until_reported("h2")
+            await setup.add_hosts("h2")
 
         # Once in a batch, and once alone.
         assert len(met) >= 2

@@ -215,12 +215,12 @@ async def test_an_event_as_ironic_sends_it_changes_the_books() -> None:
 
         told = await run("ironic_event.py", *gold)
         assert (told.code, told.lines) == (0, [f"told: {NODE} is available"]), told
-        await setup.until_reserved(NODE, 0, "CUSTOM_GOLD")
+        await setup.until_stocks(NODE, {"CUSTOM_GOLD": 0})
         provider = (await setup.cloud.providers())[str(NODE)]
         assert "CUSTOM_FAST" in provider.traits
 
         await run("ironic_event.py", *gold, "--maintenance")
-        await setup.until_reserved(NODE, 1, "CUSTOM_GOLD")
+        await setup.until_stocks(NODE, {"CUSTOM_GOLD": 1})
 
         wrong = await run("ironic_event.py", broker.url(), "node-7", "--resource-class", "gold")
         assert (wrong.code, "argument NODE: invalid UUID value: 'node-7'" in wrong.err) == (2, True)

@@ -1,6 +1,5 @@
 """Health, readiness and metrics of a worker over HTTP, and what it logs about itself."""
 
-import asyncio
 import json
 import logging
 import os
@@ -21,11 +20,12 @@ from compute_sim.__main__ import main as compute
 from kit.errors import ConnectionLost
 from kit.health import About, Health, Listen, ReadyTeller, read_health_address
 from kit.parts import Pauses, Status, Supervised
-from kit.process import Part, run_until
+from kit.process import Part
 from moor.commands import command_of
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.stage import SETTINGS
+from tests.running import running
 from tests.simulation.loop import run_simulated, until_s
 from tests.stores_in_memory import MemoryPlacementStore
 from tests.stories.cloud import a_host
@@ -37,15 +37,12 @@ from tests.waiting import until
 async def served(*parts: Part, seen: tuple[object, ...] = ()) -> AsyncIterator[httpx.AsyncClient]:
     health = Health(About("placement", "1.2"), (*parts, *seen))
     server = HealthServer("127.0.0.1:0", health)
-    told = asyncio.Event()
-    running = asyncio.create_task(run_until(told, (*parts, server, ReadyTeller(health)), 5))
-    async with httpx.AsyncClient(base_url=server.url) as client:
-        try:
-            yield client
-        finally:
-            health.is_stopping = True
-            told.set()
-            await running
+    async with (
+        running((*parts, server, ReadyTeller(health))),
+        httpx.AsyncClient(base_url=server.url) as client,
+    ):
+        yield client
+        health.is_stopping = True
 
 
 async def counted(client: httpx.AsyncClient, name: str, **labels: str) -> float:
@@ -112,12 +109,9 @@ def test_failures_are_reported_with_their_error_count_and_duration() -> None:
 
     async def scenario() -> list[dict[str, object]]:
         part = Supervised("a part", fails, pauses=Pauses(8.0, 8.0))
-        running = asyncio.create_task(part.run())
-        await until_s(3)
-        failing = Health(ABOUT, (part,)).failing()
-        await part.stop()
-        await running
-        return failing
+        async with running((part,)):
+            await until_s(3)
+            return Health(ABOUT, (part,)).failing()
 
     (told,) = run_simulated(scenario())
     assert told == {

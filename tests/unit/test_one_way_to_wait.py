@@ -21,7 +21,7 @@ MAY_SLEEP = {
     "stories/metal/test_ring.py: run": "simulated time: faults at random moments",
     "unit/brokers/test_unix_socket.py: test_a_broker_with_an_alarm_is_waited_for": "its time stands still",
     "unit/bus/test_parts.py: scenario": "simulated time",
-    "unit/ironic/test_deployer_attacked.py: test_orders_that_are_doubled_and_out_of_order_leave_at_most_the_last_attempt": "orders at random moments",
+    "unit/ironic/test_deployer.py: test_orders_that_are_doubled_and_out_of_order_leave_at_most_the_last_attempt": "orders at random moments",
     "waiting.py: until": "the one way to wait",
     "waiting.py: wait_for": "and the one without an event loop",
 }

@@ -30,8 +30,9 @@ from scheduler_worker.store_sql import GroupQuery, HostQuery, InstanceQuery
 from tests.contracts.broker_under_test import SHOP
 from tests.contracts.memory_under_test import topology_rights
 from tests.contracts.stage import CELLS, send
-from tests.stories.cloud import SMALL, Cloud, a_build, a_host, cloud_on, host_id, instance_of, until_fed
+from tests.stories.cloud import SMALL, Cloud, a_build, a_host, cloud_on, instance_of, until_fed
 from tests.stories.layouts import ONE_BROKER, one_broker_with_users
+from tests.stories.scripted import host_id
 from tests.unit.examples import EXAMPLES
 from tests.waiting import until
 from tools.pages.identity_fields import as_of_now, leaves_of, without_options
@@ -181,11 +182,9 @@ async def a_bank(setup: Cloud) -> Bank:
     await setup.send(build)
     instance = instance_of(build)
     await setup.until_state(instance, "active")
-    other = a_build(5, project="shop", flavor=SMALL, hosts=("o1",))
-    await setup.send(other)
-    await setup.until_state(instance_of(other), "active")
+    other = await setup.boot(5, project="shop", flavor=SMALL, hosts=("o1",))
     await a_host_that_tells_all(setup)
-    return Bank(instance, build, group, instance_of(other))
+    return Bank(instance, build, group, other.id)
 
 
 async def a_host_that_tells_all(setup: Cloud) -> None:
@@ -207,8 +206,7 @@ async def of_the_bank(setup: Cloud) -> dict[str, object]:
     providers = (await setup.books.snapshot_page(0, 1000)).providers
     hosts = await setup.rows.hosts(HostQuery())
     # With the time when each was last heard.
-    heard = await setup.client.ask(AskHosts())
-    assert isinstance(heard, HostsFound)
+    heard = await setup.ask(AskHosts(), HostsFound)
     instances = await setup.rows.instances(InstanceQuery(project="bank", limit=1000))
     orders = setup.cells[THEIR_CELL]
     ids = {each.told.id for each in instances}
@@ -251,9 +249,7 @@ async def until_all_is_read(setup: Cloud, number: int) -> None:
     and a report through that of reports.
     """
     await setup.report(a_host("v2", THEIR_CELL, vcpu=1_000_000 + number))
-    build = a_build(number, project="yard", flavor=SMALL, hosts=("v2",))
-    await setup.send(build)
-    await setup.until_state(instance_of(build), "active")
+    await setup.boot(number, project="yard", flavor=SMALL, hosts=("v2",))
     await setup.until_current()
 
 

@@ -9,100 +9,30 @@ from uuid import UUID
 from bus.message import Message
 from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceState
 from bus.messages.cell import (
-    DestroyInstance,
-    InstanceDestroyed,
-    InstanceSpawned,
     PlaceInCell,
     RemoveFromCell,
-    SpawnFailed,
-    SpawnInstance,
 )
-from bus.messages.hosts import CheckHost, HeldAttempt, HostHolds
 from bus.messages.placement import ClaimAnswered, ClaimResources
-from bus.workers.consuming import Subscription
-from bus.workers.handling import Handlers, Received, Said, Tell
-from bus.workers.worker import Worker
 from cell_conductor.core.rows import Instance
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store_sql import ConductorStore
 from engine.flavors import Flavor, InstanceId, RequestId
-from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, Share
+from engine.inventories import Choice, ConsumerId, ResourceAmount, Share
 from engine.refusals import Claimed
 from kit.process import Part
-from tests.contracts.conductor_stores import open_conductor_stores
-from tests.stories.cloud import Cloud, a_host, cloud, host_id
+from tests.contracts.stores import open_conductor_stores
+from tests.stories.cloud import Cloud, a_host, cloud
+from tests.stories.scripted import ScriptedComputes, host_id
 from tests.waiting import Clock, until
-
-BUILD, FAIL, SILENT = "build", "fail", "silent"
-
 
 CONDUCTING = ConductorSettings(attempt_timeout_s=60)
 PACE = ConductorPace(poll_s=0.005, look_s=1, retry_delay_s_first=1, retry_delay_s_max=4, remind_every_s=300)
 
 
-class Computes:
-    """All hosts of the cell: each follows its script, and their orders are remembered."""
-
-    def __init__(self) -> None:
-        self.script: dict[str, str] = {}
-        self.spawns: list[SpawnInstance] = []
-        self.destroys: list[DestroyInstance] = []
-        # The attempts that the hosts have, and list when they are asked.
-        self.held: set[tuple[ProviderId, HeldAttempt]] = set()
-
-    async def on_spawn(self, orders: Sequence[Received[SpawnInstance]], _: None) -> Sequence[Said]:
-        self.spawns += [each.message for each in orders]
-        self.held |= {
-            (each.message.host, HeldAttempt(instance=each.message.instance, attempt=each.message.attempt))
-            for each in orders
-        }
-        return [Tell(word, each) for each in orders if (word := self._spawned(each.message)) is not None]
-
-    async def on_check(self, orders: Sequence[Received[CheckHost]], _: None) -> Sequence[Said]:
-        return [Tell(self._holds(each.message), each) for each in orders]
-
-    def _holds(self, order: CheckHost) -> HostHolds:
-        held = sorted(
-            (each for host, each in self.held if host == order.host), key=lambda each: each.instance
-        )
-        return HostHolds(cell=order.cell, host=order.host, number=order.number, attempts=tuple(held))
-
-    async def on_destroy(self, orders: Sequence[Received[DestroyInstance]], _: None) -> Sequence[Said]:
-        self.destroys += [each.message for each in orders]
-        self.held -= {
-            (each.message.host, HeldAttempt(instance=each.message.instance, attempt=each.message.attempt))
-            for each in orders
-        }
-        return [
-            Tell(destroyed(each.message), each) for each in orders if self._does(each.message.host) != SILENT
-        ]
-
-    def _spawned(self, order: SpawnInstance) -> Message | None:
-        match self._does(order.host):
-            case "build":
-                return spawned(order)
-            case "fail":
-                return SpawnFailed(
-                    cell=order.cell,
-                    instance=order.instance,
-                    attempt=order.attempt,
-                    host=order.host,
-                    reason="no image",
-                )
-            case _:
-                return None
-
-    def _does(self, host: ProviderId) -> str:
-        by_id = {host_id(name): what for name, what in self.script.items()}
-        return by_id.get(host, BUILD)
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
-        yield
-
-
 class CellSetup:
     """A conductor of c1, with placement, scripted computes and a clock that the test holds."""
+
+    events: list[Message]
 
     def __init__(self, running: Cloud, stores: tuple[ConductorStore, ...], clock: Clock[datetime]) -> None:
         self.cloud = running
@@ -110,8 +40,7 @@ class CellSetup:
         # Another process on the same rows.
         self.store_of_heir = stores[1]
         self.clock = clock
-        self.computes = Computes()
-        self.events: list[Message] = []
+        self.computes = ScriptedComputes()
 
     @property
     def heard(self) -> list[InstanceState]:
@@ -135,16 +64,16 @@ class CellSetup:
 
     async def claim(self, order: PlaceInCell) -> PlaceInCell:
         """Claim the instance's share, as a scheduler does before it hands over to the cell."""
-        answer = await self.cloud.client.ask(
+        answer = await self.cloud.ask(
             ClaimResources(
                 cell="c1",
                 consumer=order.instance,
                 attempt=order.attempt,
                 issued_at=order.issued_at,
                 share=order.chosen.share,
-            )
+            ),
+            ClaimAnswered,
         )
-        assert isinstance(answer, ClaimAnswered)
         assert answer.verdict == Claimed()
         return order
 
@@ -204,14 +133,6 @@ def removal(order: PlaceInCell) -> RemoveFromCell:
     )
 
 
-def spawned(order: SpawnInstance) -> InstanceSpawned:
-    return InstanceSpawned(cell=order.cell, instance=order.instance, attempt=order.attempt, host=order.host)
-
-
-def destroyed(order: DestroyInstance) -> InstanceDestroyed:
-    return InstanceDestroyed(cell=order.cell, instance=order.instance, attempt=order.attempt, host=order.host)
-
-
 @asynccontextmanager
 async def cell_setup(bus: str, books: str, *, conducted: bool = True) -> AsyncIterator[CellSetup]:
     async with AsyncExitStack() as stack:
@@ -220,15 +141,7 @@ async def cell_setup(bus: str, books: str, *, conducted: bool = True) -> AsyncIt
         stores = await stack.enter_async_context(open_conductor_stores(books, ("c1", "c1"), clock))
         await stack.enter_async_context(running.placement())
         setup = CellSetup(running, stores, clock)
-        handlers: Handlers = {
-            SpawnInstance: setup.computes.on_spawn,
-            DestroyInstance: setup.computes.on_destroy,
-            CheckHost: setup.computes.on_check,
-        }
-        computes = Worker(
-            running.stations_in["c1"], Subscription("compute.c1.work", handlers, setup.computes)
-        )
-        await stack.enter_async_context(running.running((computes,)))
+        await stack.enter_async_context(running.running(setup.computes.workers(running.stations_in["c1"])))
         setup.events = await stack.enter_async_context(running.listening("instance.*.c1"))
         if conducted:
             await stack.enter_async_context(setup.conducting())

@@ -1,6 +1,5 @@
 """Each cell has a broker of its own: which work stops when one broker is down, and which continues."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -10,21 +9,18 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import BuildInstance, InstanceActive
-from bus.messages.cell import DestroyInstance, InstanceSpawned, SpawnFailed, SpawnInstance
 from bus.messages.hosts import HostsReported
 from bus.topology import Site, objects_of, user_of
-from bus.workers.consuming import Subscription
-from bus.workers.handling import Handlers, Received, Said, Tell
 from bus.workers.station import Station
-from bus.workers.worker import Worker
 from cell_conductor.store_sql import ConductorStore
 from engine.hosts import HostFacts
 from kit.process import Part
 from scheduler_worker.store_sql import HostQuery
-from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS, dead_letters
-from tests.stories.cloud import QUICK, Cloud, a_build, a_host, cloud, host_id, instance_of
+from tests.contracts.stores import open_conductor_store
+from tests.stories.cloud import QUICK, Cloud, a_build, a_host, cloud, instance_of
 from tests.stories.layouts import BACKENDS_APART
+from tests.stories.scripted import FAIL_FIRST, ScriptedComputes, host_id
 from tests.varied import varied
 from tests.waiting import until
 
@@ -40,9 +36,8 @@ def narrow_scheduler(setup: Cloud, name: str = "scheduler") -> AbstractAsyncCont
 
 
 async def two_hosts(setup: Cloud) -> None:
-    await setup.add_host("h1", "c1", vcpu=50)
-    await setup.add_host("h2", "c2", vcpu=50)
-    await setup.until_registered("h1", "h2")
+    await setup.add_hosts("h1", vcpu=50)
+    await setup.add_hosts("h2", cell="c2", vcpu=50)
 
 
 def builds_on(host: str, first: int, count: int = 20) -> list[BuildInstance]:
@@ -140,40 +135,11 @@ async def test_on_its_own_broker_a_cell_publishes_in_its_own_name_only(bus: str,
             assert known.cell == "c1"
 
 
-class FailsOnce:
-    """Computes that fail each first attempt once they are allowed to, and build the next one."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.let = asyncio.Event()
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
-        yield
-
-    async def on_spawn(self, orders: Sequence[Received[SpawnInstance]], _: None) -> list[Said]:
-        self.asked.set()
-        await self.let.wait()
-        return [Tell(_outcome(each.message), each) for each in orders]
-
-    async def on_destroy(self, _orders: Sequence[Received[DestroyInstance]], _: None) -> list[Said]:
-        return []
-
-
-def _outcome(order: SpawnInstance) -> SpawnFailed | InstanceSpawned:
-    cell, instance, attempt, host = order.cell, order.instance, order.attempt, order.host
-    if attempt == 1:
-        return SpawnFailed(cell=cell, instance=instance, attempt=attempt, host=host, reason="no power")
-    return InstanceSpawned(cell=cell, instance=instance, attempt=attempt, host=host)
-
-
 @asynccontextmanager
-async def conducting(setup: Cloud, store: ConductorStore, computes: FailsOnce) -> AsyncIterator[None]:
-    """A real conductor and real computes of c1, each as the cell's own user."""
+async def conducting(setup: Cloud, store: ConductorStore, computes: ScriptedComputes) -> AsyncIterator[None]:
+    """A real conductor and scripted computes of c1, each as the cell's own user."""
     station = setup.station("compute", "computes", cell="c1")
-    handlers: Handlers = {SpawnInstance: computes.on_spawn, DestroyInstance: computes.on_destroy}
-    worker = Worker(station, Subscription("compute.c1.work", handlers, computes))
-    async with setup.conductor(store), setup.running((station, worker), station):
+    async with setup.conductor(store), setup.running((station, *computes.workers(station)), station):
         yield
 
 
@@ -181,7 +147,8 @@ async def conducting(setup: Cloud, store: ConductorStore, computes: FailsOnce) -
 async def test_a_build_goes_on_to_its_alternate_while_the_api_level_has_no_broker(
     bus: str, books: str
 ) -> None:
-    computes = FailsOnce()
+    computes = ScriptedComputes(h1=FAIL_FIRST, h2=FAIL_FIRST)
+    computes.gate.clear()
     async with (
         cloud(bus, books, scripted=("c2",)) as setup,
         open_conductor_store(books, "c1") as rows,
@@ -196,11 +163,11 @@ async def test_a_build_goes_on_to_its_alternate_while_the_api_level_has_no_broke
         await setup.until_registered("h1", "h2")
         build = a_build(1)
         await setup.send(build)
-        await computes.asked.wait()
+        await until(lambda: bool(computes.spawns), "it is ordered")
         first = await setup.until_state(instance_of(build), "placed")
 
         await setup.brokers.api.unplug()
-        computes.let.set()
+        computes.gate.set()
         await until(
             lambda: rows.read((instance_of(build),)),
             "active in its cell",

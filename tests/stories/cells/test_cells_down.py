@@ -7,32 +7,23 @@ from datetime import UTC, datetime
 import pytest
 from msgspec import structs
 
-from bus.message import Message
 from bus.messages.build import AskInstances, BuildInstance, DeleteInstance, InstancesFound
 from bus.messages.cell import (
     AskConsole,
     ConsoleFound,
-    ConsoleTold,
-    DestroyInstance,
-    InstanceDestroyed,
-    InstanceSpawned,
-    SpawnInstance,
-    TellConsole,
 )
 from bus.messages.cloud import AskCells, CellsFound, CellState, ConductorAlive, WorkerAlive
 from bus.settings import BusSettings
-from bus.workers.consuming import Subscription
-from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell
 from bus.workers.station import Station
-from bus.workers.worker import Worker
 from cell_conductor.settings import ConductorPace
 from cell_conductor.store_sql import ConductorStore
 from kit.health import About, Health
 from scheduler_worker.settings import SchedulerSettings
-from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.stage import SETTINGS
+from tests.contracts.stores import open_conductor_stores
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import BACKENDS_APART
+from tests.stories.scripted import ScriptedComputes
 from tests.varied import varied
 from tests.waiting import MovedClock, until
 
@@ -45,48 +36,13 @@ SOON = varied(SETTINGS, SWEEP_S=0.05, drain_ms_max=100, host_down_s=FOR_EVER_S)
 SCHEDULING = structs.replace(QUICK, cell_down_s=20.0)
 
 
-class Computes:
-    """The hosts of c1: they build everything at once, and remember their orders."""
-
-    def __init__(self) -> None:
-        self.spawns: list[SpawnInstance] = []
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
-        yield
-
-    async def on_spawn(self, orders: Sequence[Received[SpawnInstance]], _: None) -> list[Said]:
-        self.spawns += [each.message for each in orders]
-        return [Tell(_done(each.message, InstanceSpawned), each) for each in orders]
-
-    async def on_console(self, orders: Sequence[Received[TellConsole]]) -> list[Said]:
-        return [
-            Tell(
-                ConsoleTold(
-                    cell=each.message.cell,
-                    question=each.message.question,
-                    text=f"console of {each.message.instance}",
-                ),
-                each,
-            )
-            for each in orders
-        ]
-
-    async def on_destroy(self, orders: Sequence[Received[DestroyInstance]], _: None) -> list[Said]:
-        return [Tell(_done(each.message, InstanceDestroyed), each) for each in orders]
-
-
-def _done(order: SpawnInstance | DestroyInstance, how: type[InstanceSpawned | InstanceDestroyed]) -> Message:
-    return how(cell=order.cell, instance=order.instance, attempt=order.attempt, host=order.host)
-
-
 class Story:
     """Two cells, of which c1 has two conductors."""
 
     def __init__(self, setup: Cloud, stores: Sequence[ConductorStore]) -> None:
         self.setup = setup
         self.clock = MovedClock()
-        self.computes = Computes()
+        self.computes = ScriptedComputes()
         self._stores = stores
         self.health: Health
 
@@ -103,27 +59,15 @@ class Story:
                 conducting = setup.conductor(store, name=f"conductor-{number}", pace=PACE, bus=SOON)
                 await stack.enter_async_context(conducting)
             beside = Station(setup.brokers.in_cell("c1", "compute"), "computes", settings=SETTINGS)
-            handlers: Handlers = {
-                SpawnInstance: self.computes.on_spawn,
-                DestroyInstance: self.computes.on_destroy,
-            }
-            worker = Worker(beside, Subscription("compute.c1.work", handlers, self.computes))
-            consoles = Worker(
-                beside,
-                Subscription(
-                    "compute.c1.questions", {TellConsole: ReadOnly(self.computes.on_console)}, self.computes
-                ),
-            )
-            await stack.enter_async_context(setup.running((beside, worker, consoles), beside))
-            await setup.add_host("h1", "c1", vcpu=50)
-            await setup.add_host("h2", "c2", vcpu=50)
-            await setup.until_reported("h1", "h2")
+            workers = self.computes.workers(beside)
+            await stack.enter_async_context(setup.running((beside, *workers), beside))
+            await setup.add_hosts("h1", vcpu=50)
+            await setup.add_hosts("h2", cell="c2", vcpu=50)
             await self.until_cell(lambda cell: [each.life for each in cell.conductors] == ["up", "up"])
             yield
 
     async def cell(self, name: str = "c1") -> CellState:
-        found = await self.setup.client.ask(AskCells(name=name))
-        assert isinstance(found, CellsFound)
+        found = await self.setup.ask(AskCells(name=name), CellsFound)
         return found.cells[0]
 
     async def until_cell(self, condition: Callable[[CellState], bool]) -> CellState:
@@ -144,9 +88,7 @@ class Story:
         await until(lambda: self.cell("c2"), "c2 is up", lambda found: found.life == "up")
 
     async def console_of(self, build: BuildInstance) -> ConsoleFound:
-        found = await self.setup.client.ask(AskConsole(instance=instance_of(build)))
-        assert isinstance(found, ConsoleFound)
-        return found
+        return await self.setup.ask(AskConsole(instance=instance_of(build)), ConsoleFound)
 
     async def until_active(self, builds: Sequence[BuildInstance]) -> set[str]:
         """Their hosts."""
@@ -189,8 +131,7 @@ async def test_while_a_cell_is_down_boots_go_elsewhere_and_what_it_was_given_is_
         assert (down.instances, down.waiting) == (8, 6)
         assert told.health.awaits() == {}
         assert [str(each["part"]) for each in told.health.failing() if each["part"] == "cell c1"]
-        found = await setup.client.ask(AskInstances(instances=(instance_of(old),)))
-        assert isinstance(found, InstancesFound)
+        found = await setup.ask(AskInstances(instances=(instance_of(old),)), InstancesFound)
         assert [(each.cell, each.life, each.heard_at) for each in found.cells] == [
             ("c1", "down", down.heard_at)
         ]

@@ -15,13 +15,13 @@ from bus.topology import user_of
 from bus.workers.station import Station
 from cell_conductor.store_sql import ConductorStore
 from engine.flavors import RequestId
-from kit.process import run_until
 from moor.client.bus_client import hosts_of
 from tests.asking import until_state
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, PASSWORD, RabbitMQUnderTest
 from tests.contracts.sql_stores import empty_database
 from tests.contracts.stage import SETTINGS
 from tests.fork_server import ForkedProcess, start_module
+from tests.running import closing, running
 from tests.stories.cloud import SMALL, instance_of
 from tests.stories.moor.moor_process import moor
 from tests.waiting import PATIENCE_S, until
@@ -119,11 +119,8 @@ class Servers:
 
     async def built_in(self, cell: str, builds: Sequence[BuildInstance]) -> int:
         """How many of these instances the cell's own database has."""
-        rows = ConductorStore(self.databases[cell], cell)
-        try:
+        async with closing(ConductorStore(self.databases[cell], cell)) as (rows,):
             return len(await rows.read([instance_of(build) for build in builds]))
-        finally:
-            await rows.close()
 
 
 def _write_known(credentials: Path) -> None:
@@ -160,14 +157,8 @@ async def servers(credentials: Path) -> AsyncIterator[Servers]:
         }
         setup = Servers(brokers, databases, stack)
         await setup.prepare(credentials)
-        told = asyncio.Event()
-        asking = asyncio.create_task(run_until(told, (setup.client,), drain_s_max=5))
-        try:
+        async with running((setup.client,), setup.client):
             yield setup
-        finally:
-            told.set()
-            await asking
-            await setup.client.close()
 
 
 def builds(first: int, cell: str) -> list[BuildInstance]:

@@ -19,6 +19,7 @@ from laboratory.check.session import CannotCheck
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.small_world import until_depth
 from tests.contracts.sql_stores import migrated_database
+from tests.running import closing
 from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.timeout(240)]
@@ -90,8 +91,7 @@ class Stage:
 
 @asynccontextmanager
 async def stage(folder: Path) -> AsyncIterator[Stage]:
-    under_test = await RabbitMQUnderTest.start()
-    try:
+    async with closing(await RabbitMQUnderTest.start()) as (under_test,):
         await under_test.declare(objects_of((CELL,)))
         await under_test.add_users(USERS, (CELL,))
         here = Stage(under_test, folder)
@@ -99,8 +99,6 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
             yield here
         finally:
             here.kill()
-    finally:
-        await under_test.close()
 
 
 @asynccontextmanager

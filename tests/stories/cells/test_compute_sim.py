@@ -61,8 +61,8 @@ from laboratory.computes.faults import (
 )
 from laboratory.computes.hosts import HostSize, SimulatedHost, equal_hosts
 from placement_worker.settings import FeedPace
-from tests.contracts.compute_stores import open_again
 from tests.contracts.small_world import connected
+from tests.contracts.stores import open_again
 from tests.stories.cells.held_driver import HeldDriver
 from tests.stories.cloud import COMPUTING, SETTLED, Cloud, cloud
 from tests.waiting import Clock, until
@@ -262,10 +262,9 @@ async def test_only_changes_are_reported_and_an_operators_settings_survive(bus: 
                 inventories={"FPGA": ReportedInventory(total=1)},
                 traits=("CUSTOM_BY_HAND",),
             )
-            answer = await setup.client.ask(
-                ReportInventory(cell="c1", root=root_of("c1-host-00001"), providers=(device,))
+            answer = await setup.cloud.ask(
+                ReportInventory(cell="c1", root=root_of("c1-host-00001"), providers=(device,)), ReportAnswered
             )
-            assert isinstance(answer, ReportAnswered)
             assert isinstance(answer.verdict, ReportAccepted)
             clock.pass_s(0.4)
             await setup.until_providers(lambda found: "CUSTOM_WARM" in found["c1-host-00001"].traits)

@@ -29,7 +29,7 @@ from laboratory.computes.hosts import equal_hosts
 from placement_worker.settings import FeedPace
 from tests.contracts.memory_under_test import UnixUnderTest
 from tests.contracts.stage import declared
-from tests.simulation.loop import run_simulated, until_s
+from tests.simulation.loop import simulated, until_s
 from tests.stories.cells.test_compute_sim import ComputeSetup, compute_setup, spawn
 from tests.waiting import PATIENCE_S, until
 
@@ -56,89 +56,78 @@ def what_it_has(host: str, *instances: int) -> HostHolds:
     return HostHolds(cell="c1", host=root_of(host), number=0, attempts=attempts)
 
 
-def test_a_silent_host_sends_no_heartbeats_and_lists_what_it_has_when_it_is_back() -> None:
+@simulated
+async def test_a_silent_host_sends_no_heartbeats_and_lists_what_it_has_when_it_is_back() -> None:
     script = FaultScript(spawn_ms=5, faults=(FallsSilent(hosts=(HOST,), after_s=50, for_s=60),))
-
-    async def scenario() -> None:
-        async with (
-            compute_setup("memory", PACE) as setup,
-            setup.computing(equal_hosts("c1", 2), script, SETTINGS),
-        ):
-            await setup.order(spawn(1, HOST))
-            await until_s(60)
-            setup.heard.clear()
-            await until_s(100)
-            assert {*setup.beats()} == {frozenset({root_of("c1-host-00002")})}
-            assert setup.listed == []
-            await until_s(150)
-            assert setup.listed == [what_it_has(HOST, 1)]
-
-    run_simulated(scenario())
+    async with (
+        compute_setup("memory", PACE) as setup,
+        setup.computing(equal_hosts("c1", 2), script, SETTINGS),
+    ):
+        await setup.order(spawn(1, HOST))
+        await until_s(60)
+        setup.heard.clear()
+        await until_s(100)
+        assert {*setup.beats()} == {frozenset({root_of("c1-host-00002")})}
+        assert setup.listed == []
+        await until_s(150)
+        assert setup.listed == [what_it_has(HOST, 1)]
 
 
-def test_a_refused_reshape_is_told_and_tried_again_after_a_while_or_with_the_next_change() -> None:
+@simulated
+async def test_a_refused_reshape_is_told_and_tried_again_after_a_while_or_with_the_next_change() -> None:
     script = FaultScript(
         faults=(
             Changes(hosts=(HOST,), after_s=100, disk_gb=-10_000),
             Changes(hosts=(HOST,), after_s=110, traits_gained=("CUSTOM_LATER",)),
         )
     )
-
-    async def scenario() -> None:
-        async with (
-            compute_setup("memory", PACE) as setup,
-            setup.computing(equal_hosts("c1", 2), script, SETTINGS),
-        ):
-            await until_s(50)
-            answer = await setup.client.ask(claim(5))
-            assert isinstance(answer, ClaimAnswered)
-            # The question is repeated when the simulated clock passes its timeout.
-            assert isinstance(answer.verdict, Claimed | AlreadyClaimed)
-            await until_s(150)
-            refused = [each for each in setup.heard if isinstance(each, InventoryRefused)]
-            assert [type(each.verdict) for each in refused] == [InventoryInUse, InventoryInUse]
-            assert "DISK_GB" in (await setup.providers())[HOST].inventories
-            told = setup.facts()[HOST].report_refused
-            assert f"consumer {claim(5).consumer} holds DISK_GB 5 of {HOST}" in told
-            order = claim(5)
-            over = ReleaseClaim(cell="c1", consumer=order.consumer, attempt=1, issued_at=now())
-            await setup.client.publisher.send(over)
-            await until_s(155)
-            assert "DISK_GB" in (await setup.providers())[HOST].inventories
-            await until_s(100 + USUAL_PACE.reshape_again_s + 20)
-            after = (await setup.providers())[HOST]
-            assert "DISK_GB" not in after.inventories
-            assert "CUSTOM_LATER" in after.traits
-            assert setup.facts()[HOST].report_refused == ""
-
-    run_simulated(scenario())
+    async with (
+        compute_setup("memory", PACE) as setup,
+        setup.computing(equal_hosts("c1", 2), script, SETTINGS),
+    ):
+        await until_s(50)
+        answer = await setup.cloud.ask(claim(5), ClaimAnswered)
+        # The question is repeated when the simulated clock passes its timeout.
+        assert isinstance(answer.verdict, Claimed | AlreadyClaimed)
+        await until_s(150)
+        refused = [each for each in setup.heard if isinstance(each, InventoryRefused)]
+        assert [type(each.verdict) for each in refused] == [InventoryInUse, InventoryInUse]
+        assert "DISK_GB" in (await setup.providers())[HOST].inventories
+        told = setup.facts()[HOST].report_refused
+        assert f"consumer {claim(5).consumer} holds DISK_GB 5 of {HOST}" in told
+        order = claim(5)
+        over = ReleaseClaim(cell="c1", consumer=order.consumer, attempt=1, issued_at=now())
+        await setup.client.publisher.send(over)
+        await until_s(155)
+        assert "DISK_GB" in (await setup.providers())[HOST].inventories
+        await until_s(100 + USUAL_PACE.reshape_again_s + 20)
+        after = (await setup.providers())[HOST]
+        assert "DISK_GB" not in after.inventories
+        assert "CUSTOM_LATER" in after.traits
+        assert setup.facts()[HOST].report_refused == ""
 
 
-def test_a_compute_reports_its_host_in_full_after_another_reporter_did() -> None:
+@simulated
+async def test_a_compute_reports_its_host_in_full_after_another_reporter_did() -> None:
     script = FaultScript(faults=(Changes(hosts=(HOST,), after_s=100, traits_gained=("CUSTOM_MINE",)),))
-
-    async def scenario() -> None:
-        async with (
-            compute_setup("memory", PACE) as setup,
-            setup.computing(equal_hosts("c1", 1), script, SETTINGS),
-        ):
-            await until_s(50)
-            told = (await setup.providers())[HOST]
-            await _somebody_else_reports(setup)
-            await until_s(110)
-            after = (await setup.providers())[HOST]
-            assert "CUSTOM_MINE" in after.traits
-            assert after.inventories == told.inventories
-
-    run_simulated(scenario())
+    async with (
+        compute_setup("memory", PACE) as setup,
+        setup.computing(equal_hosts("c1", 1), script, SETTINGS),
+    ):
+        await until_s(50)
+        told = (await setup.providers())[HOST]
+        await _somebody_else_reports(setup)
+        await until_s(110)
+        after = (await setup.providers())[HOST]
+        assert "CUSTOM_MINE" in after.traits
+        assert after.inventories == told.inventories
 
 
 async def _somebody_else_reports(setup: ComputeSetup) -> None:
     """The other reporter's sequence comes from a wrong clock."""
-    answer = await setup.client.ask(
-        ReportInventory(cell="c1", root=root_of(HOST), providers=(), sequence=2**60)
+    answer = await setup.cloud.ask(
+        ReportInventory(cell="c1", root=root_of(HOST), providers=(), sequence=2**60), ReportAnswered
     )
-    assert isinstance(answer, ReportAnswered)
     assert isinstance(answer.verdict, ReportAccepted)
 
 

@@ -6,17 +6,20 @@ from collections.abc import Sequence
 import pytest
 
 from bus.message import Message
+from bus.messages.cell import (
+    PlaceInCell,
+)
 from bus.workers.station import Station
+from cell_conductor.core.rows import Instance
 from tests.stories.cells.cell_setup import (
-    BUILD,
-    FAIL,
-    SILENT,
+    CellSetup,
     cell_setup,
     order_for,
     removal,
 )
-from tests.stories.cloud import a_host, host_id
+from tests.stories.cloud import a_host
 from tests.stories.layouts import ONE_BROKER
+from tests.stories.scripted import BUILD, FAIL, SILENT, host_id
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -84,3 +87,27 @@ async def test_two_conductors_of_one_cell_do_everything_once_between_them(bus: s
         tried = {(each.instance, each.attempt, each.host) for each in setup.computes.spawns}
         assert len(tried) == 24
         assert [setup.ends(order) for order in orders] == [["active", "deleted"]] * 6 + [["active"]] * 6
+
+
+@ONE_BROKER
+async def test_due_rows_are_handled_although_the_clock_was_set_back(bus: str, books: str) -> None:
+    async with cell_setup(bus, books) as setup:
+        before, after = order_for(1, "h1"), order_for(2, "h1")
+        setup.clock.pass_s(3600)
+        await another_leaves_due(setup, before)
+        await setup.until_row(before, lambda row: row.state_ends_at is None)
+
+        setup.clock.pass_s(-3600)
+        await another_leaves_due(setup, after)
+
+        await setup.until_row(after, lambda row: row.state_ends_at is None)
+
+
+async def another_leaves_due(setup: CellSetup, order: PlaceInCell) -> None:
+    """A row of another process that has nothing to publish."""
+    now = setup.clock()
+    row = Instance(
+        id=order.instance, request_id=order.request_id, state="active", changed_at=now, state_ends_at=now
+    )
+    async with setup.store_of_heir.transaction() as tx:
+        await tx.save([row], [], [])

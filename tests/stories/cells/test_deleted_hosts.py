@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildRejected, DeleteInstance
+from bus.messages.build import BuildRejected
 from bus.messages.hosts import (
     AggregatesFound,
     AskAggregates,
@@ -29,8 +29,9 @@ from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.store_sql import HostQuery
 from tests.contracts.placement_orders import an_id
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import Cloud, a_build, a_host, cloud, host_id, instance_of
+from tests.stories.cloud import Cloud, a_host, cloud, filler_of
 from tests.stories.layouts import STAGES
+from tests.stories.scripted import host_id
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -52,15 +53,13 @@ class Calendar:
 
 
 async def refused(setup: Cloud, name: str) -> str:
-    answer = await setup.client.ask(DeleteHost(host=name))
-    assert isinstance(answer, BuildRejected), answer
+    answer = await setup.ask(DeleteHost(host=name), BuildRejected)
     assert (answer.field, answer.value) == ("host", name)
     return answer.reason
 
 
 async def hosts_of(setup: Cloud) -> set[str]:
-    found = await setup.client.ask(AskHosts())
-    assert isinstance(found, HostsFound)
+    found = await setup.ask(AskHosts(), HostsFound)
     return {host.name for host in found.hosts}
 
 
@@ -97,28 +96,24 @@ async def test_a_host_is_deleted_once_nothing_is_left_on_it_and_is_new_if_it_com
         await setup.until_reported("h1", "h2")
         rack = AggregateId(an_id("rack"))
         await setup.client.ask(SetAggregate(aggregate=rack, name="rack", add_hosts=("h1", "h2")))
-        build = a_build(1, hosts=("h2",))
-        await setup.client.ask(build)
-        await setup.until_state(instance_of(build), "active")
+        build = await setup.boot(1, hosts=("h2",))
         await setup.fill("h2", 2)
         used = {"h1": 0, "h2": 3, "h2-numa": 0}
         await setup.until_used(**used)
-        found = await setup.client.ask(AskHosts(name="h2"))
-        assert isinstance(found, HostsFound)
+        found = await setup.ask(AskHosts(name="h2"), HostsFound)
         (use,) = found.uses
         assert (use.host, use.classes["VCPU"]) == (host_id("h2"), ClassAmounts(used=3, capacity=12))
 
         assert (await refused(setup, "h2")).startswith("was heard 0 s ago: stop its compute")
         calendar.ahead = LONG
         assert await refused(setup, "c1/h2") == "has 1 instances (vm-1): evacuate or delete them first"
-        await setup.client.ask(DeleteInstance(instance=instance_of(build)))
-        await setup.until_state(instance_of(build), "deleted")
+        await setup.delete(build.id)
         await setup.until_used(**used | {"h2": 2})
         assert (await refused(setup, "h2")).startswith("placement has given out 2 VCPU of it")
         # Nothing of the host went with what was refused.
         assert (await setup.used()).keys() == used.keys()
 
-        await setup.give_back("h2")
+        await setup.give_back(filler_of("h2"))
         await setup.until_used(**used | {"h2": 0})
         assert isinstance(await setup.client.ask(SetHost(host="h2", mode="down")), HostSet)
         (before,) = await setup.rows.hosts(HostQuery(name="h2"))
@@ -135,16 +130,14 @@ async def test_a_host_is_deleted_once_nothing_is_left_on_it_and_is_new_if_it_com
         assert "no host of this name is known" in await refused(setup, "h2")
         assert await hosts_of(setup) == {"h1"}
         assert (await setup.providers()).keys() == {"h1"}
-        racks = await setup.client.ask(AskAggregates(name="rack"))
-        assert isinstance(racks, AggregatesFound)
+        racks = await setup.ask(AskAggregates(name="rack"), AggregatesFound)
         assert racks.aggregates[0].hosts == ("h1",)
 
         def is_forgotten(name: str) -> bool:
             return not any(picture.rows_named(name) for picture in setup.pictures)
 
         await until(lambda: is_forgotten("h2"), "each scheduler has forgotten it")
-        await setup.add_host("h2")
-        await setup.until_reported("h2")
+        await setup.add_hosts("h2")
         (back,) = await setup.rows.hosts(HostQuery(name="h2"))
         assert (back.setting.mode, back.setting.number > before.setting.number) == ("up", True)
 
@@ -172,8 +165,7 @@ async def test_a_host_that_was_deleted_while_its_compute_lived_on_is_a_whole_new
         assert (await setup.providers()).keys() == {"h2"}
 
         async def is_whole() -> bool:
-            found = await setup.client.ask(AskHosts(name=str(id_), up=True))
-            assert isinstance(found, HostsFound)
+            found = await setup.ask(AskHosts(name=str(id_), up=True), HostsFound)
             return bool(found.uses and found.uses[0].classes)
 
         await until(is_whole, "it is up again, and placement has its providers")
@@ -188,8 +180,7 @@ async def test_a_host_that_is_heard_while_it_is_deleted_is_not_forgotten(
         setup.placement(),
         setup.scheduler(clock=calendar.now, bus=SOON),
     ):
-        await setup.add_host("h1")
-        await setup.until_reported("h1")
+        await setup.add_hosts("h1")
         calendar.ahead = LONG
         # It is silent when the order is judged, and heard when its row would go.
         unheard = iter([None])
@@ -229,8 +220,7 @@ async def test_a_node_is_deleted_in_ironic_and_a_page_has_only_the_hosts_that_ar
         ):
             found, after = list[str](), ""
             while True:
-                page = await setup.client.ask(structs.replace(question, after=after))
-                assert isinstance(page, HostsFound)
+                page = await setup.ask(structs.replace(question, after=after), HostsFound)
                 assert [use.host for use in page.uses] == [host.id for host in page.hosts]
                 found += [host.name for host in page.hosts]
                 if not (after := page.next):
@@ -244,8 +234,7 @@ async def test_a_host_that_another_worker_has_deleted_is_forgotten_though_the_wo
 ) -> None:
     calendar = Calendar()
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(clock=calendar.now):
-        await setup.add_host("h1")
-        await setup.until_reported("h1")
+        await setup.add_hosts("h1")
         (picture,) = setup.pictures
         async with setup.rows.transaction() as transaction:
             await transaction.lock_hosts((host_id("h1"),), ())

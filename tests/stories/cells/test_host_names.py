@@ -14,8 +14,9 @@ from bus.messages.planning import AskDrain, DrainFound
 from engine.flavors import RequestId
 from engine.hosts import HostFacts
 from tests.contracts.placement_orders import an_id
-from tests.stories.cloud import Cloud, a_build, a_host, cloud, host_id, instance_of
+from tests.stories.cloud import Cloud, a_host, cloud
 from tests.stories.layouts import STAGES
+from tests.stories.scripted import host_id
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -30,9 +31,7 @@ async def a_namesake(bus: str, books: str, *, comes_first: bool = False) -> Asyn
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         if comes_first:
             await report_falsely(setup)
-        await setup.add_host("h1", "c2", vcpu=8)
-        await setup.add_host("h2", "c2", vcpu=8)
-        await setup.until_registered("h1", "h2")
+        await setup.add_hosts("h1", "h2", cell="c2", vcpu=8)
         if not comes_first:
             await report_falsely(setup)
         yield setup
@@ -60,9 +59,7 @@ async def test_a_compute_of_one_cell_stops_no_evacuation_in_another(
     bus: str, books: str, *, comes_first: bool
 ) -> None:
     async with a_namesake(bus, books, comes_first=comes_first) as setup:
-        build = a_build(1, hosts=("c2/h1",))
-        await setup.send(build)
-        built = await setup.until_state(instance_of(build), "active", "error")
+        built = await setup.boot(1, "active", "error", hosts=("c2/h1",))
         assert (built.state, built.cell, built.host) == ("active", "c2", "h1")
         down = await answered(setup, SetHost(host="c2/h1", mode="down"))
         assert isinstance(down, HostSet)
@@ -78,9 +75,7 @@ async def test_a_compute_of_one_cell_stops_no_evacuation_in_another(
 @STAGES
 async def test_a_name_without_its_cell_is_refused_with_both(bus: str, books: str) -> None:
     async with a_namesake(bus, books) as setup:
-        build = a_build(1, hosts=("h1",))
-        await setup.send(build)
-        ended = await setup.until_state(instance_of(build), "active", "error")
+        ended = await setup.boot(1, "active", "error", hosts=("h1",))
         planned = await answered(setup, AskDrain(host="h1"))
         drained = await answered(setup, AskDrain(host="c2/h1"))
 

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec import structs
 
-from bus.messages.build import DeleteInstance
 from bus.messages.hosts import (
     AskHosts,
     HeldAttempt,
@@ -21,18 +20,16 @@ from bus.messages.hosts import (
 from engine.hosts import HostMode, HostSetting, HostState
 from kit.parts import PartState, Periodic, Supervised, every_part
 from laboratory.computes.hosts import HostSize, SimulatedHost
-from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS
 from tests.stories.cells.cell_setup import (
-    BUILD,
-    SILENT,
     CellSetup,
     cell_setup,
     order_for,
     removal,
 )
-from tests.stories.cloud import CELL_PACE, Cloud, a_build, cloud, host_id, instance_of
+from tests.stories.cloud import CELL_PACE, Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import ONE_BROKER, STAGES
+from tests.stories.scripted import BUILD, SILENT, host_id
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -178,14 +175,11 @@ async def test_an_operator_sets_a_host_and_every_level_follows(bus: str, books: 
         cloud(bus, books, scripted=("c2",)) as setup,
         setup.placement(),
         setup.scheduler(),
-        open_conductor_store(books, "c1") as rows,
-        setup.cell(rows, host, pace=structs.replace(CELL_PACE, look_s=0.1)),
+        setup.cell(host, pace=structs.replace(CELL_PACE, look_s=0.1)),
         setup.listening("host.changed.*") as heard,
     ):
         await setup.until_reported("h1")
-        first = a_build(1)
-        await setup.client.ask(first)
-        await setup.until_state(instance_of(first), "active")
+        first = await setup.boot(1)
 
         await set_host(setup, "draining", "new disks")
         assert await refusal(setup, 2) == ("enabled", "h1: is draining: new disks")
@@ -196,8 +190,7 @@ async def test_an_operator_sets_a_host_and_every_level_follows(bus: str, books: 
         # The host works on, but nobody waits for it.
         number = dead.setting.number
         await until(lambda: is_told(setup, number), "its cell knows that it is dead")
-        await setup.client.ask(DeleteInstance(instance=instance_of(first)))
-        await setup.until_state(instance_of(first), "deleted")
+        await setup.delete(first.id)
         await setup.until_used(h1=0)
         assert await refusal(setup, 4) == ("up", "h1: is dead: fire")
 
@@ -227,22 +220,18 @@ async def test_an_operator_sets_a_host_and_every_level_follows(bus: str, books: 
 
 
 async def set_host(setup: Cloud, mode: HostMode, reason: str) -> HostState:
-    answer = await setup.client.ask(SetHost(host="h1", mode=mode, reason=reason, sure=True))
-    assert isinstance(answer, HostSet)
+    answer = await setup.ask(SetHost(host="h1", mode=mode, reason=reason, sure=True), HostSet)
     return answer.host
 
 
 async def is_told(setup: Cloud, number: int) -> bool:
-    found = await setup.client.ask(AskHosts(name="h1"))
-    assert isinstance(found, HostsFound)
+    found = await setup.ask(AskHosts(name="h1"), HostsFound)
     return found.hosts[0].told >= number
 
 
 async def refusal(setup: Cloud, number: int) -> tuple[str, str]:
     """The step that removed the only host, and why."""
-    build = a_build(number)
-    await setup.client.ask(build)
-    state = await setup.until_state(instance_of(build), "error")
+    state = await setup.boot(number, "error")
     assert state.no_valid_host is not None
     (step,) = state.no_valid_host.steps
     return step.step, step.example

@@ -10,10 +10,8 @@ import pytest
 
 from bus.messages.cell import (
     DestroyInstance,
-    InstanceSpawned,
     ReceiveInstance,
     RespawnInstance,
-    SpawnFailed,
     SpawnInstance,
     StartInstance,
     StopInstance,
@@ -25,12 +23,8 @@ from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
 from engine.inventories import ProviderId, ReportedInventory
 from tests.contracts.driver_contract import breaches
 from tests.stories.cells.test_compute_sim import (
-    compute_setup,
-    destroy,
-    gone,
     spawn,
 )
-from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,20 +38,17 @@ class Hypervisor:
     """Takes its time: a domain starts or ends when the test says so. It outlives the driver."""
 
     def __init__(self) -> None:
-        self.cpus = 8
         self.starting: set[Domain] = set()
         self.stopping: set[Domain] = set()
         self.running: set[Domain] = set()
         self.removing: set[Domain] = set()
-        self.broken: set[Domain] = set()
-        self.looks = 0
 
     def start(self) -> None:
-        self.running |= self.starting - self.broken
+        self.running |= self.starting
         self.starting.clear()
 
     def stop(self) -> None:
-        self.running -= self.stopping - self.broken
+        self.running -= self.stopping
         self.stopping.clear()
 
     def remove(self) -> None:
@@ -74,7 +65,7 @@ class DomainDriver:
         self._hypervisor = hypervisor
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - it has no clock
-        inventories = {"VCPU": ReportedInventory(total=self._hypervisor.cpus)}
+        inventories = {"VCPU": ReportedInventory(total=8)}
         root = TreeProvider(id=self.root, name=NAME, inventories=inventories)
         return ProviderTree(self.root, {self.root: root})
 
@@ -132,7 +123,6 @@ class DomainDriver:
         return BUSY
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
-        self._hypervisor.looks += 1
         domain = (attempt.instance, attempt.attempt)
         if domain in self._hypervisor.starting | self._hypervisor.stopping | self._hypervisor.removing:
             return BUSY
@@ -159,38 +149,3 @@ async def test_a_driver_of_another_kind_keeps_the_contract() -> None:
         hypervisor.remove()
 
     assert breaches(lambda: DomainDriver(hypervisor), proceed=proceed) == ()
-
-
-async def test_another_kind_of_host_is_reported_and_builds_in_its_own_time_with_nothing_but_its_driver() -> (
-    None
-):
-    hypervisor = Hypervisor()
-    first, broken = spawn(1, NAME), spawn(2, NAME)
-    async with compute_setup("memory") as setup, setup.cloud.computes(drivers=[DomainDriver(hypervisor)]):
-        await setup.until_providers(lambda found: NAME in found)
-        hypervisor.cpus = 4
-        await setup.until_providers(lambda found: found[NAME].inventories["VCPU"].total == 4)
-
-        hypervisor.broken.add((broken.instance, 1))
-        await setup.order(first, broken)
-        await until(lambda: len(hypervisor.starting) == 2 and hypervisor.looks > 5)
-        # The hypervisor is not ready: the driver is asked again, and nobody is answered.
-        assert setup.answers == []
-        hypervisor.start()
-        await until(lambda: len(setup.answers) == 2)
-
-        spawned = next(each for each in setup.answers if isinstance(each, InstanceSpawned))
-        failed = next(each for each in setup.answers if isinstance(each, SpawnFailed))
-        assert spawned.instance == first.instance
-        assert (failed.instance, failed.reason) == (broken.instance, "the domain did not start")
-
-        await setup.order(destroy(1, NAME))
-        looks = hypervisor.looks
-        await until(lambda: len(hypervisor.removing) == 1 and hypervisor.looks > looks + 2)
-        assert len(setup.answers) == 2
-        hypervisor.remove()
-        await until(lambda: len(setup.answers) == 3)
-
-        assert setup.answers[2] == gone(1, NAME)
-        await until(lambda: NAME in setup.facts() and any(first.host in beat for beat in setup.beats()))
-        assert setup.facts()[NAME].hypervisor_type == "KVM"

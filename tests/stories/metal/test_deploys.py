@@ -41,13 +41,12 @@ from laboratory.ironic import (
 )
 from laboratory.ironic import RequestRefused as RefusedByIronic
 from laboratory.ironic.script import WorkFails
-from tests.contracts.conductor_stores import open_conductor_stores
-from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS
+from tests.contracts.stores import open_conductor_stores, open_ironic_store
 from tests.ironic_clock import LONG_S, IronicClock
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import ALL_IN_MEMORY, IN_MEMORY_APART, STAGES
-from tests.waiting import MovedClock, until
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -85,7 +84,6 @@ class DeploySetup(Struct):
     way: httpx.AsyncBaseTransport
     cells: CellMap
     clock: IronicClock
-    conductor_clock: MovedClock
 
     def daemon(
         self, name: str, rules: DaemonRules = QUICK, *, killed: bool = False
@@ -104,6 +102,12 @@ class DeploySetup(Struct):
 
     async def delete(self, instance: InstanceId) -> None:
         await self.cloud.send(DeleteInstance(instance=instance))
+
+    async def gone(self, instance: InstanceId, *nodes: SimulatedNode) -> None:
+        """Delete it, and wait until these nodes are free."""
+        await self.delete(instance)
+        await self.cloud.until_state(instance, "deleted")
+        await self.until_free(*nodes)
 
     def end_work(self) -> None:
         """End Ironic's work that takes `LONG_S`."""
@@ -225,11 +229,8 @@ async def deploy_setup(
         picture = Picture()
         await stack.enter_async_context(setup.scheduler(picture=picture))
         instances = await stack.enter_async_context(open_conductor_stores(books, cells.names))
-        conductor_clock = MovedClock()
         for cell, rows_of_cell in zip(cells.names, instances, strict=True):
-            conducting = setup.conductor(
-                rows_of_cell, cell, name=f"conducting-{cell}", pace=PACE, clock=conductor_clock
-            )
+            conducting = setup.conductor(rows_of_cell, cell, name=f"conducting-{cell}", pace=PACE)
             await stack.enter_async_context(conducting)
         operator = Link(setup.brokers.at_api("operator"), SETTINGS)
         stack.push_async_callback(operator.close)
@@ -245,7 +246,7 @@ async def deploy_setup(
         )
         await stack.enter_async_context(setup.running(simulation.parts))
         way = IronicTransport(simulation.ironic)
-        yield DeploySetup(setup, rows, instances[0], simulation, picture, way, cells, clock, conductor_clock)
+        yield DeploySetup(setup, rows, instances[0], simulation, picture, way, cells, clock)
 
 
 @STAGES
@@ -264,9 +265,7 @@ async def test_a_build_is_deployed_and_its_delete_undeploys_and_cleans_the_node(
         assert node.instance_info["display_name"] == "metal-1"
         assert node.instance_info["configdrive"] == "http://drives/1"
 
-        await metal.delete(first)
-        await metal.cloud.until_state(first, "deleted")
-        await metal.until_free(*nodes)
+        await metal.gone(first, *nodes)
         second = await metal.boot(2)
         assert (await metal.cloud.until_state(second, "active")).host == node.uuid
         assert len(metal.with_instance(second)) == 1
@@ -399,9 +398,7 @@ async def test_a_delete_in_the_middle_of_a_deploy_takes_it_off_the_node(bus: str
         for number in range(1, 5):
             instance = await metal.boot(number)
             await until(partial(metal.with_instance, instance), "the deploy has begun")
-            await metal.delete(instance)
-            await metal.cloud.until_state(instance, "deleted")
-            await metal.until_free(*nodes)
+            await metal.gone(instance, *nodes)
 
 
 @IN_MEMORY

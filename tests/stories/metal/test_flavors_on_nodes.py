@@ -1,24 +1,20 @@
 """Requests for "gold, else silver, else a VM", with a simulated Ironic, a real conductor, and a hypervisor in the same cell."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from bus.messages.build import BuildAccepted, BuildInstance, InstanceState
-from bus.messages.cell import DestroyInstance, InstanceDestroyed, InstanceSpawned, SpawnInstance
-from bus.workers.consuming import Subscription
-from bus.workers.handling import Received, Said, Tell
 from bus.workers.station import Station
-from bus.workers.worker import Worker
-from engine.flavors import Flavor, Image, InstanceId
+from engine.flavors import Flavor, Image
 from laboratory.ironic import IronicScript, SimulatedNode, available_nodes
 from laboratory.ironic.script import WorkFails
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import a_build, instance_of
 from tests.stories.layouts import STAGES
 from tests.stories.metal.test_deploys import DeploySetup, deploy_setup
-from tests.stories.scheduling.test_all_or_nothing import until_all
+from tests.stories.scripted import ScriptedComputes
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -27,40 +23,6 @@ ON_GOLD = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1"})
 ON_SILVER = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1"})
 VM = Flavor(name="vm", vcpus=2, ram_mb=1024, root_gb=1)
 IMAGE = Image(source="http://images/debian", checksum="0a1b")
-
-
-class Hypervisors:
-    """The computes of a cell: they build whatever they are ordered to."""
-
-    def __init__(self, cell: str, station: Station) -> None:
-        self.cell = cell
-        # By attempt: an order may come twice.
-        self.spawned: dict[tuple[InstanceId, int], SpawnInstance] = {}
-        self.worker = Worker(
-            station,
-            Subscription(
-                f"compute.{cell}.work",
-                {SpawnInstance: self._on_spawn, DestroyInstance: self._on_destroy},
-                self,
-            ),
-        )
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
-        yield
-
-    async def _on_spawn(self, orders: Sequence[Received[SpawnInstance]], _: None) -> list[Said]:
-        self.spawned |= {(one.instance, one.attempt): one for one in (each.message for each in orders)}
-        return [
-            Tell(InstanceSpawned(cell=self.cell, instance=one.instance, attempt=one.attempt, host=one.host))
-            for one in (each.message for each in orders)
-        ]
-
-    async def _on_destroy(self, orders: Sequence[Received[DestroyInstance]], _: None) -> list[Said]:
-        return [
-            Tell(InstanceDestroyed(cell=self.cell, instance=one.instance, attempt=one.attempt, host=one.host))
-            for one in (each.message for each in orders)
-        ]
 
 
 def some_nodes() -> tuple[SimulatedNode, ...]:
@@ -73,13 +35,13 @@ def some_nodes() -> tuple[SimulatedNode, ...]:
 @asynccontextmanager
 async def a_mixed_cell(
     bus: str, books: str, script: IronicScript | None = None
-) -> AsyncIterator[tuple[DeploySetup, Hypervisors]]:
+) -> AsyncIterator[tuple[DeploySetup, ScriptedComputes]]:
     nodes = some_nodes()
     async with deploy_setup(bus, books, *nodes, script=script) as metal:
         setup = metal.cloud
         station = Station(setup.brokers.in_cell("c1", "compute"), "hypervisors", settings=SETTINGS)
-        hypervisors = Hypervisors("c1", station)
-        async with setup.running((hypervisors.worker, station), station), metal.daemon("d1"):
+        hypervisors = ScriptedComputes()
+        async with setup.running((*hypervisors.workers(station), station), station), metal.daemon("d1"):
             await setup.add_host("h1")
             await setup.until_reported("h1", *(node.uuid for node in nodes))
             await until(
@@ -120,14 +82,17 @@ async def test_gold_runs_out_then_silver_then_hypervisors_serve(bus: str, books:
         build = gold_silver_vm(1, count=4)
         assert isinstance(await metal.cloud.client.ask(build), BuildAccepted)
 
-        states = await until_all(metal.cloud, build, "active")
+        states = await metal.cloud.until_all(build, "active")
 
         by_flavor = sorted((each.flavor.name if each.flavor else "", each.host) for each in states)
         golden, silver = [node.uuid for node in metal.nodes[:2]], metal.nodes[2].uuid
         assert by_flavor == [*(("gold", host) for host in sorted(golden)), ("silver", silver), ("vm", "h1")]
         for state in states:
             await check_share(metal, state)
-        (spawn,) = hypervisors.spawned.values()
+        (spawn, *_) = hypervisors.spawns
+        assert {(each.instance, each.attempt) for each in hypervisors.spawns} == {
+            (spawn.instance, spawn.attempt)
+        }
         assert (spawn.flavor, spawn.image) == (VM, IMAGE)
         for node in metal.nodes:
             assert node.instance_info["image_source"] == IMAGE.source
@@ -151,4 +116,4 @@ async def test_when_no_node_can_be_deployed_the_cell_goes_on_with_the_next_flavo
             ("silver", "no host could build it"),
         ]
         await check_share(metal, state)
-        assert [each.flavor for each in hypervisors.spawned.values()] == [VM]
+        assert all((each.instance, each.flavor) == (state.id, VM) for each in hypervisors.spawns)

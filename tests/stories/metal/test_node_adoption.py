@@ -87,8 +87,7 @@ async def until_known(there: DeploySetup, *nodes: SimulatedNode) -> None:
 
 async def adopted(there: DeploySetup, *nodes: SimulatedNode) -> list[InstanceId]:
     for number, node in enumerate(nodes, 1):
-        answer = await there.cloud.client.ask(an_order(node, number))
-        assert isinstance(answer, InstancesFound), answer
+        await there.cloud.ask(an_order(node, number), InstancesFound)
     for number, node in enumerate(nodes, 1):
         await until_lives(there, node, an_instance(number))
     return [an_instance(number) for number, _ in enumerate(nodes, 1)]
@@ -126,9 +125,7 @@ async def test_adopted_instances_are_active_hold_their_nodes_and_end_by_a_delete
             assert await used_of(there, nodes) == [1, 1, 1]
             assert way.orders == []
 
-            await there.delete(ids[0])
-            await there.cloud.until_state(ids[0], "deleted")
-            await there.until_free(nodes[0])
+            await there.gone(ids[0], nodes[0])
             assert [each.provision_state for each in there.nodes] == ["available", "active", "active"]
             assert [each for each in way.orders if nodes[0].uuid not in each] == []
 
@@ -211,11 +208,9 @@ async def test_a_node_of_an_instance_is_for_its_adoption_alone(bus: str, books: 
             boot = await there.boot(40)
             await there.cloud.until_state(boot, "error")
             await adopted(there, node)
-            refused = await there.cloud.client.ask(an_order(node, 2))
-            assert isinstance(refused, BuildRejected)
+            refused = await there.cloud.ask(an_order(node, 2), BuildRejected)
             assert "placement refuses it" in refused.reason
-            stopped = await there.cloud.client.ask(an_order(node, 3, state="stopped"))
-            assert isinstance(stopped, BuildRejected)
+            stopped = await there.cloud.ask(an_order(node, 3, state="stopped"), BuildRejected)
             assert stopped.field == "state"
         assert way.orders == []
 

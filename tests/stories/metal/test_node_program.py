@@ -39,6 +39,6 @@ async def test_the_program_moves_a_node_from_maintenance_to_schedulable(argument
         assert isinstance(broker, RabbitMQUnderTest)
         url = broker.url()
         await say(url, {**AVAILABLE, "maintenance": True}, *arguments)
-        await setup.until_reserved(NODE, 1, "CUSTOM_GOLD")
+        await setup.until_stocks(NODE, {"CUSTOM_GOLD": 1})
         await say(url, dict(AVAILABLE), *arguments)
-        await setup.until_reserved(NODE, 0, "CUSTOM_GOLD")
+        await setup.until_stocks(NODE, {"CUSTOM_GOLD": 0})

@@ -33,12 +33,6 @@ async def active(there: DeploySetup, number: int, **fields: object) -> InstanceI
     return instance
 
 
-async def deleted(there: DeploySetup, instance: InstanceId, *nodes: SimulatedNode) -> None:
-    await there.delete(instance)
-    await there.cloud.until_state(instance, "deleted")
-    await there.until_free(*nodes)
-
-
 def is_held(row: NodeRow) -> bool:
     return row.deploy is not None and row.deploy.progress == NO_NODE
 
@@ -59,7 +53,7 @@ async def test_an_instance_stays_where_ironic_says_that_an_ended_one_is(bus: str
         await there.until_offered(node)
         first = await active(there, 1)
         backup = there.simulation.ironic.copy()
-        await deleted(there, first, node)
+        await there.gone(first, node)
         second = await active(there, 2)
 
         there.simulation.ironic.restore(backup)
@@ -72,7 +66,7 @@ async def test_an_instance_stays_where_ironic_says_that_an_ended_one_is(bus: str
         assert f"instance {second} lives here by the books" in row.discord
 
         # A person says that it is to end: then both are taken off.
-        await deleted(there, second, node)
+        await there.gone(second, node)
         assert [each.provision_state for each in there.nodes] == ["available"]
 
 
@@ -94,7 +88,7 @@ async def test_an_instance_that_ironic_has_forgotten_is_not_sold_and_its_delete_
         assert "Ironic has no instance on the node" in row.discord
 
         orders = there.simulation.ironic.published
-        await deleted(there, instance, node)
+        await there.gone(instance, node)
         assert there.simulation.ironic.published > orders, "the node was cleaned"
         assert (await there.row(node)).deployed is None
         assert not (await there.row(node)).discord
@@ -105,7 +99,7 @@ async def with_ended_instances(there: DeploySetup, nodes: Sequence[SimulatedNode
     ended = [await active(there, number, hosts=(node.uuid,)) for number, node in enumerate(nodes, 1)]
     backup = there.simulation.ironic.copy()
     for each in ended:
-        await deleted(there, each)
+        await there.gone(each)
     await there.until_free(*nodes)
     there.simulation.ironic.restore(backup)
     return ended
@@ -215,6 +209,17 @@ async def test_what_the_node_of_an_active_instance_says_is_told_beside_it(bus: s
         )
 
 
+async def deleted_once_a_person_says_that_it_is_gone(
+    there: DeploySetup, parts: Sequence[Part], instance: InstanceId, node: SimulatedNode
+) -> None:
+    await there.delete(instance)
+    await until_held(there, node)
+    await until_swept(parts)
+    assert is_held(await there.row(node))
+    await change_rows(there, believed_missing)
+    await there.cloud.until_state(instance, "deleted")
+
+
 async def test_a_delete_on_a_node_younger_than_the_backup_waits_until_a_person_says_that_it_is_gone(
     bus: str, books: str
 ) -> None:
@@ -230,13 +235,7 @@ async def test_a_delete_on_a_node_younger_than_the_backup_waits_until_a_person_s
         assert (await there.row(old)).older_than
         assert (await there.row(young)).missing_since_us
 
-        await there.delete(instance)
-
-        await until_held(there, young)
-        await until_swept(parts)
-        assert is_held(await there.row(young))
-        await change_rows(there, believed_missing)
-        await there.cloud.until_state(instance, "deleted")
+        await deleted_once_a_person_says_that_it_is_gone(there, parts, instance, young)
 
 
 async def test_a_delete_on_the_only_node_that_ironic_has_lost_waits_and_its_instance_says_so(
@@ -254,10 +253,4 @@ async def test_a_delete_on_the_only_node_that_ironic_has_lost_waits_and_its_inst
         assert alarm.state is PartState.FAILING
         assert not (await there.row(lost)).is_deleted
 
-        await there.delete(instance)
-
-        await until_held(there, lost)
-        await until_swept(parts)
-        assert is_held(await there.row(lost))
-        await change_rows(there, believed_missing)
-        await there.cloud.until_state(instance, "deleted")
+        await deleted_once_a_person_says_that_it_is_gone(there, parts, instance, lost)

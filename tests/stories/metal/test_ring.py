@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -18,25 +18,23 @@ from msgspec import structs
 
 from engine.inventories import ProviderId
 from ironic_sync.core.node import Node
-from ironic_sync.core.ring import Member, NodeHandover, Owned, Ring
+from ironic_sync.core.ring import NodeHandover, Owned, Ring
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
 from ironic_sync.settings import DaemonRules
-from ironic_sync.store_sql import IronicStore, RingView
+from ironic_sync.store_sql import IronicStore
 from kit.errors import Unavailable
 from kit.parts import PartState, statuses
-from tests.contracts.ironic_stores import open_ironic_stores
-from tests.simulation.loop import run_simulated, until_s
+from tests.contracts.stores import open_ironic_stores
+from tests.simulation.loop import run_simulated, simulated, until_s
 from tests.stores_in_memory import MemoryIronicStore
 from tests.waiting import until
-
-T = TypeVar("T")
 
 NOON = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 SETTINGS = DaemonRules(page=20)
 
 
-class DatabaseWire(IronicStore):
+class DatabaseWire:
     """The connection from one daemon to the database: it may be slow, break, or block."""
 
     def __init__(self, store: IronicStore, chance: random.Random | None = None) -> None:
@@ -45,17 +43,16 @@ class DatabaseWire(IronicStore):
         self.is_away = False
         self.open = asyncio.Event()
         self.open.set()
-        self.open_for_owners = asyncio.Event()
-        self.open_for_owners.set()
-        self.open_for_looks = asyncio.Event()
-        self.open_for_looks.set()
 
-    async def _done(self, ask: Callable[[], Awaitable[T]]) -> T:
-        await self._on_the_way()
-        answer = await ask()
-        # The write takes effect even if its answer is lost.
-        await self._on_the_way()
-        return answer
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def ask(*values: Any, **named: Any) -> Any:
+            await self._on_the_way()
+            answer = await getattr(self._store, name)(*values, **named)
+            # The write takes effect even if its answer is lost.
+            await self._on_the_way()
+            return answer
+
+        return ask
 
     async def _on_the_way(self) -> None:
         await self.open.wait()
@@ -64,32 +61,6 @@ class DatabaseWire(IronicStore):
             await self.open.wait()
         if self.is_away or (self._chance is not None and self._chance.random() < 0.02):
             raise Unavailable("the database is away")
-
-    async def join(self, name: str, incarnation: str, lease_s: float) -> None:
-        await self._done(lambda: self._store.join(name, incarnation, lease_s))
-
-    async def renew(self, name: str, incarnation: str, lease_s: float) -> bool:
-        return await self._done(lambda: self._store.renew(name, incarnation, lease_s))
-
-    async def leave(self, name: str, incarnation: str) -> None:
-        await self._done(lambda: self._store.leave(name, incarnation))
-
-    async def set_draining(self, name: str, *, draining: bool) -> bool:
-        return await self._done(lambda: self._store.set_draining(name, draining=draining))
-
-    async def members(self) -> tuple[Member, ...]:
-        return await self._done(self._store.members)
-
-    async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
-        await self.open_for_looks.wait()
-        return await self._done(lambda: self._store.look(name, limit, after))
-
-    async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
-        await self.open_for_owners.wait()
-        return await self._done(lambda: self._store.owners(names))
-
-    async def give(self, moves: Sequence[NodeHandover]) -> tuple[Owned, ...]:
-        return await self._done(lambda: self._store.give(moves))
 
 
 class Daemon:
@@ -108,7 +79,7 @@ class Daemon:
         self.wire = DatabaseWire(store, chance)
         self.nodes: dict[ProviderId, int] = {}
         self.membership = Membership(
-            self.wire,
+            self.wire,  # type: ignore[arg-type]
             name,
             f"{name}-{start}",
             settings,
@@ -177,21 +148,19 @@ async def check_all_agree(store: IronicStore, *daemons: Daemon) -> None:
         assert all(map(daemon.may_act_on, daemon.nodes))
 
 
-def test_daemons_share_all_nodes_as_the_ring_says() -> None:
-    async def scenario() -> None:
-        store = await filled(a_store())
-        daemons = [Daemon(store, name) for name in ("d1", "d2", "d3")]
-        assert not daemons[0].membership.may_act()
-        await until_s(2)
+@simulated
+async def test_daemons_share_all_nodes_as_the_ring_says() -> None:
+    store = await filled(a_store())
+    daemons = [Daemon(store, name) for name in ("d1", "d2", "d3")]
+    assert not daemons[0].membership.may_act()
+    await until_s(2)
 
-        await check_all_agree(store, *daemons)
-        ring = Ring(await store.members())
-        assert all(each.owner == ring.owner_of(each.id) for each in await store.owners())
-        assert all(each.state is PartState.WELL for d in daemons for each in statuses([d.membership]))
-        for daemon in daemons:
-            await daemon.stop()
-
-    run_simulated(scenario())
+    await check_all_agree(store, *daemons)
+    ring = Ring(await store.members())
+    assert all(each.owner == ring.owner_of(each.id) for each in await store.owners())
+    assert all(each.state is PartState.WELL for d in daemons for each in statuses([d.membership]))
+    for daemon in daemons:
+        await daemon.stop()
 
 
 class LockedRows(MemoryIronicStore):
@@ -203,185 +172,170 @@ class LockedRows(MemoryIronicStore):
         return await super().give(moves) if self.are_free else ()
 
 
-def test_rows_that_stay_locked_are_told_of_once_and_taken_over_when_they_are_free(
+@simulated
+async def test_rows_that_stay_locked_are_told_of_once_and_taken_over_when_they_are_free(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        store = LockedRows(lambda: NOON + timedelta(seconds=loop.time()))
-        await filled(store)
-        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
-        await until_s(5)
-        await d1.kill()
-        store.are_free = False
-        caplog.clear()
-        await until_s(5 + SETTINGS.lease_s + 100 * SETTINGS.look_s)
-        assert len([each for each in caplog.messages if "took over 0 of" in each]) == 1
-        store.are_free = True
-        await until_s(10 + SETTINGS.lease_s + 100 * SETTINGS.look_s)
-        await check_all_agree(store, d2)
-
-    run_simulated(scenario())
+    loop = asyncio.get_running_loop()
+    store = LockedRows(lambda: NOON + timedelta(seconds=loop.time()))
+    await filled(store)
+    d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
+    await until_s(5)
+    await d1.kill()
+    store.are_free = False
+    caplog.clear()
+    await until_s(5 + SETTINGS.lease_s + 100 * SETTINGS.look_s)
+    assert len([each for each in caplog.messages if "took over 0 of" in each]) == 1
+    store.are_free = True
+    await until_s(10 + SETTINGS.lease_s + 100 * SETTINGS.look_s)
+    await check_all_agree(store, d2)
 
 
-def test_the_nodes_of_a_dead_daemon_have_new_owners_as_soon_as_its_lease_is_over() -> None:
-    async def scenario() -> None:
-        store = await filled(a_store())
-        d1, d2, d3 = (Daemon(store, name) for name in ("d1", "d2", "d3"))
-        await until_s(5)
-        before = {each.id: each for each in await store.owners()}
-        dead = dict(d1.nodes)
-        await put_instances(store, list(dead)[:5])
-        await d1.kill()
-        await until_s(5 + SETTINGS.lease_s - SETTINGS.renew_s - 0.1)
-        assert (await owned_by(store))["d1"] == len(dead)
-        assert not d1.membership.may_act()
-        await until_s(5 + SETTINGS.lease_s + SETTINGS.look_s)
+@simulated
+async def test_the_nodes_of_a_dead_daemon_have_new_owners_as_soon_as_its_lease_is_over() -> None:
+    store = await filled(a_store())
+    d1, d2, d3 = (Daemon(store, name) for name in ("d1", "d2", "d3"))
+    await until_s(5)
+    before = {each.id: each for each in await store.owners()}
+    dead = dict(d1.nodes)
+    await put_instances(store, list(dead)[:5])
+    await d1.kill()
+    await until_s(5 + SETTINGS.lease_s - SETTINGS.renew_s - 0.1)
+    assert (await owned_by(store))["d1"] == len(dead)
+    assert not d1.membership.may_act()
+    await until_s(5 + SETTINGS.lease_s + SETTINGS.look_s)
 
-        await check_all_agree(store, d2, d3)
-        for now in await store.owners():
-            assert now.epoch == before[now.id].epoch + (now.id in dead)
-            assert now.owner == before[now.id].owner or now.id in dead
-
-    run_simulated(scenario())
+    await check_all_agree(store, d2, d3)
+    for now in await store.owners():
+        assert now.epoch == before[now.id].epoch + (now.id in dead)
+        assert now.owner == before[now.id].owner or now.id in dead
 
 
-def test_a_daemon_that_joins_is_given_its_share_but_no_node_with_an_instance() -> None:
-    async def scenario() -> None:
-        store = await filled(a_store(), 200)
-        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
-        await until_s(5)
-        held = [*list(d1.nodes)[:40], *list(d2.nodes)[:40]]
-        await put_instances(store, held)
-        before = {each.id: each.owner for each in await store.owners()}
-        d3 = Daemon(store, "d3")
-        await until_s(5 + 3 * SETTINGS.look_s)
+@simulated
+async def test_a_daemon_that_joins_is_given_its_share_but_no_node_with_an_instance() -> None:
+    store = await filled(a_store(), 200)
+    d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
+    await until_s(5)
+    held = [*list(d1.nodes)[:40], *list(d2.nodes)[:40]]
+    await put_instances(store, held)
+    before = {each.id: each.owner for each in await store.owners()}
+    d3 = Daemon(store, "d3")
+    await until_s(5 + 3 * SETTINGS.look_s)
 
-        await check_all_agree(store, d1, d2, d3)
-        owners = {each.id: each.owner for each in await store.owners()}
-        assert all(owners[each] == before[each] for each in held)
-        assert {each for each in owners if owners[each] != before[each]} == d3.nodes.keys()
-        assert 25 < len(d3.nodes) < 60
+    await check_all_agree(store, d1, d2, d3)
+    owners = {each.id: each.owner for each in await store.owners()}
+    assert all(owners[each] == before[each] for each in held)
+    assert {each for each in owners if owners[each] != before[each]} == d3.nodes.keys()
+    assert 25 < len(d3.nodes) < 60
 
-        # When its instance is deleted, the node may move to the owner that the ring gives it.
-        async with store.transaction() as tx:
-            rows = (await tx.load(held)).values()
-            await tx.save([structs.replace(row, node=None) for row in rows])
-        await until_s(8 + SETTINGS.balance_s)
-        await check_all_agree(store, d1, d2, d3)
-        assert held[0] in before
-        ring = Ring(await store.members())
-        assert all(each.owner == ring.owner_of(each.id) for each in await store.owners())
-
-    run_simulated(scenario())
+    # When its instance is deleted, the node may move to the owner that the ring gives it.
+    async with store.transaction() as tx:
+        rows = (await tx.load(held)).values()
+        await tx.save([structs.replace(row, node=None) for row in rows])
+    await until_s(8 + SETTINGS.balance_s)
+    await check_all_agree(store, d1, d2, d3)
+    assert held[0] in before
+    ring = Ring(await store.members())
+    assert all(each.owner == ring.owner_of(each.id) for each in await store.owners())
 
 
-def test_a_draining_daemon_hands_everything_over_and_takes_nothing() -> None:
-    async def scenario() -> None:
-        store = await filled(a_store())
-        d1, d2, d3 = (Daemon(store, name) for name in ("d1", "d2", "d3"))
-        await until_s(5)
-        await put_instances(store, list(d1.nodes)[:10])
-        assert await store.set_draining("d1", draining=True)
-        await until_s(5 + 2 * SETTINGS.look_s)
+@simulated
+async def test_a_draining_daemon_hands_everything_over_and_takes_nothing() -> None:
+    store = await filled(a_store())
+    d1, d2, d3 = (Daemon(store, name) for name in ("d1", "d2", "d3"))
+    await until_s(5)
+    await put_instances(store, list(d1.nodes)[:10])
+    assert await store.set_draining("d1", draining=True)
+    await until_s(5 + 2 * SETTINGS.look_s)
 
-        assert d1.nodes == {}
-        assert d1.membership.is_draining
-        await check_all_agree(store, d1, d2, d3)
-        await d3.kill()
-        await until_s(20)
-        await check_all_agree(store, d1, d2)
-        assert len(d2.nodes) == 90
+    assert d1.nodes == {}
+    assert d1.membership.is_draining
+    await check_all_agree(store, d1, d2, d3)
+    await d3.kill()
+    await until_s(20)
+    await check_all_agree(store, d1, d2)
+    assert len(d2.nodes) == 90
 
-        await store.set_draining("d2", draining=True)
-        await until_s(25)
-        # No other daemon could take the nodes.
-        await check_all_agree(store, d1, d2)
-        assert len(d2.nodes) == 90
-        await store.set_draining("d1", draining=False)
-        await until_s(30)
-        await check_all_agree(store, d1, d2)
-        assert len(d1.nodes) == 90
-
-    run_simulated(scenario())
+    await store.set_draining("d2", draining=True)
+    await until_s(25)
+    # No other daemon could take the nodes.
+    await check_all_agree(store, d1, d2)
+    assert len(d2.nodes) == 90
+    await store.set_draining("d1", draining=False)
+    await until_s(30)
+    await check_all_agree(store, d1, d2)
+    assert len(d1.nodes) == 90
 
 
-def test_a_daemon_suspended_longer_than_its_lease_acts_on_none_of_its_nodes() -> None:
-    async def scenario() -> None:
-        store = await filled(a_store())
-        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
-        await until_s(5)
-        mine = dict(d1.nodes)
-        read = await store.read(mine)
-        # It is suspended after it decided to give everything away, before it writes that.
-        await store.set_draining("d1", draining=True)
-        d1.wire.open.clear()
-        await until_s(5 + SETTINGS.lease_s - SETTINGS.lease_margin_s)
-        assert mine.keys() & {each for each in mine if d1.may_act_on(each)} == set()
-        assert (await owned_by(store))["d1"] == len(mine), "its lease is not over yet"
-        await until_s(5 + SETTINGS.lease_s + SETTINGS.look_s)
-        await check_all_agree(store, d2)
+@simulated
+async def test_a_daemon_suspended_longer_than_its_lease_acts_on_none_of_its_nodes() -> None:
+    store = await filled(a_store())
+    d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
+    await until_s(5)
+    mine = dict(d1.nodes)
+    read = await store.read(mine)
+    # It is suspended after it decided to give everything away, before it writes that.
+    await store.set_draining("d1", draining=True)
+    d1.wire.open.clear()
+    await until_s(5 + SETTINGS.lease_s - SETTINGS.lease_margin_s)
+    assert mine.keys() & {each for each in mine if d1.may_act_on(each)} == set()
+    assert (await owned_by(store))["d1"] == len(mine), "its lease is not over yet"
+    await until_s(5 + SETTINGS.lease_s + SETTINGS.look_s)
+    await check_all_agree(store, d2)
 
-        d1.wire.open.set()
-        stale = [NodeHandover(id_, "d1", epoch, "d1") for id_, epoch in mine.items()]
-        assert await store.give(stale) == ()
-        async with store.transaction() as tx:
-            assert {*(await tx.save([*read.values()])).lost} == mine.keys()
-        assert not d1.membership.may_act()
-        await until_s(25)
-        await check_all_agree(store, d1, d2)
-        assert d1.nodes, "it joined again, and was given its share"
-        assert all(d1.nodes[each] > mine[each] for each in d1.nodes.keys() & mine.keys())
-
-    run_simulated(scenario())
+    d1.wire.open.set()
+    stale = [NodeHandover(id_, "d1", epoch, "d1") for id_, epoch in mine.items()]
+    assert await store.give(stale) == ()
+    async with store.transaction() as tx:
+        assert {*(await tx.save([*read.values()])).lost} == mine.keys()
+    assert not d1.membership.may_act()
+    await until_s(25)
+    await check_all_agree(store, d1, d2)
+    assert d1.nodes, "it joined again, and was given its share"
+    assert all(d1.nodes[each] > mine[each] for each in d1.nodes.keys() & mine.keys())
 
 
-def test_a_second_process_of_the_same_name_waits_until_the_first_one_s_lease_is_over() -> None:
-    async def scenario() -> None:
-        store = await filled(a_store())
-        first, d2 = Daemon(store, "d1"), Daemon(store, "d2")
-        await until_s(5)
-        second = Daemon(store, "d1", start=2)
-        await until_s(25)
-        status = statuses([second.membership])[0]
-        assert status.state is PartState.FAILING
-        assert "daemon name 'd1' is taken: incarnation d1-1 has a lease" in status.last_error
-        assert not second.membership.may_act()
-        await check_all_agree(store, first, d2)
+@simulated
+async def test_a_second_process_of_the_same_name_waits_until_the_first_one_s_lease_is_over() -> None:
+    store = await filled(a_store())
+    first, d2 = Daemon(store, "d1"), Daemon(store, "d2")
+    await until_s(5)
+    second = Daemon(store, "d1", start=2)
+    await until_s(25)
+    status = statuses([second.membership])[0]
+    assert status.state is PartState.FAILING
+    assert "daemon name 'd1' is taken: incarnation d1-1 has a lease" in status.last_error
+    assert not second.membership.may_act()
+    await check_all_agree(store, first, d2)
 
-        before = dict(first.nodes)
-        await first.kill()
-        await until_s(45)
-        await check_all_agree(store, second, d2)
-        assert second.nodes.keys() == before.keys()
-        assert all(second.nodes[each] > before[each] for each in before), "under another epoch"
-
-    run_simulated(scenario())
+    before = dict(first.nodes)
+    await first.kill()
+    await until_s(45)
+    await check_all_agree(store, second, d2)
+    assert second.nodes.keys() == before.keys()
+    assert all(second.nodes[each] > before[each] for each in before), "under another epoch"
 
 
-def test_a_daemon_without_its_database_stops_acting_before_its_lease_is_over() -> None:
-    async def scenario() -> None:
-        store = await filled(a_store())
-        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
-        await until_s(5)
-        before = dict(d1.nodes)
-        d1.wire.is_away = True
-        await until_s(8)
-        assert d1.membership.may_act()
-        assert statuses([d1.membership])[0].state is PartState.FAILING
-        d1.wire.is_away = False
-        await until_s(10)
-        assert d1.nodes == before, "its lease had not ended, so it lost nothing"
-        d1.wire.is_away = True
-        await until_s(10 + SETTINGS.acting_s)
-        assert not d1.membership.may_act()
-        assert (await owned_by(store))["d1"] == len(before)
-        await until_s(25)
-        await check_all_agree(store, d2)
-
-    run_simulated(scenario())
+@simulated
+async def test_a_daemon_without_its_database_stops_acting_before_its_lease_is_over() -> None:
+    store = await filled(a_store())
+    d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
+    await until_s(5)
+    before = dict(d1.nodes)
+    d1.wire.is_away = True
+    await until_s(8)
+    assert d1.membership.may_act()
+    assert statuses([d1.membership])[0].state is PartState.FAILING
+    d1.wire.is_away = False
+    await until_s(10)
+    assert d1.nodes == before, "its lease had not ended, so it lost nothing"
+    d1.wire.is_away = True
+    await until_s(10 + SETTINGS.acting_s)
+    assert not d1.membership.may_act()
+    assert (await owned_by(store))["d1"] == len(before)
+    await until_s(25)
+    await check_all_agree(store, d2)
 
 
 class RandomFaults:

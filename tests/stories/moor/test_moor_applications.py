@@ -86,8 +86,7 @@ async def operator_access(tmp_path: Path) -> AsyncIterator[tuple[Cloud, Operator
     """
     names: list[str] = []
     async with cloud(*STAGE) as setup, setup.placement(), setup.scheduler():
-        await setup.add_host(HOST, vcpu=16)
-        await setup.until_reported(HOST)
+        await setup.add_hosts(HOST, vcpu=16)
         try:
             yield setup, OperatorAccess(setup, tmp_path / "credentials.toml"), names
         finally:
@@ -193,9 +192,7 @@ async def test_an_application_publishes_and_receives_for_its_own_projects_only(t
 async def test_commands_of_an_application_find_only_its_own_project(tmp_path: Path) -> None:
     async with operator_access(tmp_path) as (setup, operator, names):
         url = await operator.add(a_name(names), "--project", "p1")
-        other = a_build(1, project="p3")
-        await setup.send(other)
-        await setup.until_state(instance_of(other), "active")
+        other = await setup.boot(1, project="p3")
         mine = {"MOOR_BUS_URL": url, "MOOR_PROJECT": "p1"}
         async with setup.listening("p1", exchange=FEED) as fed:
             await until_fed(setup, "p1", fed)
@@ -210,7 +207,7 @@ async def test_commands_of_an_application_find_only_its_own_project(tmp_path: Pa
             async with computing(setup, InstanceId(UUID(instance["id"]))):
                 console = await moor("console", instance["id"], **mine)
             assert console.out == f"{HOST}: the simulated guest of attempt 1 has started\n", console.err
-            hidden = await moor("console", str(instance_of(other)), **mine)
+            hidden = await moor("console", str(other.id), **mine)
             assert (hidden.code, "there is no instance" in hidden.err) == (1, True), hidden
             (deleted,) = await moor_json("delete", instance["id"], "--wait", **mine)
             assert deleted["state"] == "deleted"
@@ -219,13 +216,13 @@ async def test_commands_of_an_application_find_only_its_own_project(tmp_path: Pa
             while heard[-1]["type"] != "instance.deleted":
                 heard.append(json.loads(await events.until_printed("")))
 
-        hidden = await moor("show", str(instance_of(other)), **mine)
+        hidden = await moor("show", str(other.id), **mine)
         assert (hidden.code, "there is no instance" in hidden.err) == (1, True), hidden.err
-        untouched = await moor("delete", str(instance_of(other)), **mine)
+        untouched = await moor("delete", str(other.id), **mine)
         assert untouched.code == 1
         refused = await moor("list", MOOR_BUS_URL=url, MOOR_PROJECT="p3")
         assert (refused.code, "the broker refused" in refused.err) == (1, True), refused.err
-        state = await setup.instance(instance_of(other))
+        state = await setup.instance(other.id)
         assert state is not None
         assert state.state == "active"
         assert {each["type"] for each in heard} >= {"build.accepted", "instance.active"}
@@ -236,14 +233,12 @@ async def test_commands_of_an_application_find_only_its_own_project(tmp_path: Pa
 async def test_an_admin_application_acts_for_all_projects_but_is_no_operator(tmp_path: Path) -> None:
     async with operator_access(tmp_path) as (setup, operator, names):
         url = await operator.add(a_name(names), "--admin")
-        build = a_build(1, project="p3")
-        await setup.send(build)
-        await setup.until_state(instance_of(build), "active")
+        build = await setup.boot(1, project="p3")
 
         listed = await moor_json("list", MOOR_BUS_URL=url)
         booted = await moor_json("boot", "--vcpus", "1", "--project", "p9", MOOR_BUS_URL=url)
 
-        assert [each["id"] for each in listed] == [str(instance_of(build))]
+        assert [each["id"] for each in listed] == [str(build.id)]
         assert booted["instances"][0]["state"] == "active"
         assert not await may_publish(url, API, "host.set")
         assert not await may_publish(url, PLACEMENT, "snapshot")

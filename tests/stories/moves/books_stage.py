@@ -6,9 +6,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
+from msgspec import structs
 
 from bus.addresses import broker_at
 from bus.broker import Broker
@@ -19,9 +20,10 @@ from bus.messages.build import (
     DeleteInstance,
     InstancesFound,
     InstanceState,
+    MoveEnd,
     MoveKind,
 )
-from bus.messages.moves import MoveInstance
+from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.stored_names import CreateGroup, GroupsFound
 from bus.topology import user_of
 from bus.workers.station import Station
@@ -124,36 +126,37 @@ class BooksStage:
         kinds: dict[str, MoveKind] = {"moved": "migrate", "shelved": "shelve", "offloaded": "offload"}
         for id_, state in zip(ids, states, strict=True):
             if state == "resized":
-                host = (await self.states([id_]))[id_].host
+                host = (await self.state(id_)).host
                 await self.move(id_, "resize", "moved", flavor=SMALLER, hosts=(host,))
             elif state in kinds:
                 await self.move(id_, kinds[state], state)
         return ids
 
-    async def move(
-        self,
-        instance: InstanceId,
-        kind: MoveKind,
-        until: str,
-        *,
-        flavor: Flavor | None = None,
-        hosts: tuple[str, ...] = (),
-    ) -> None:
-        """A move that arrives waits for long to be confirmed."""
-        order = MoveInstance(
-            request_id=RequestId(UUID(int=instance.int + 1)),
-            instance=instance,
-            kind=kind,
-            flavor=flavor,
-            hosts=hosts,
-            confirm_s=3600,
-        )
+    async def move(self, instance: InstanceId, kind: MoveKind, *ends: str, **fields: object) -> InstanceState:
+        """The instance when this order has brought it into one of these states. A move that arrives waits for long to be confirmed."""
+        order = MoveInstance(request_id=RequestId(uuid4()), instance=instance, kind=kind, confirm_s=3600)
+        order = structs.replace(order, **fields)
         await answer_of(self.client, order, InstancesFound)
-        await self.until([instance], {until})
+        return await until(
+            lambda: self.state(instance),
+            f"{kind} has ended in {ends}",
+            lambda now: now.move and now.move.request_id == order.request_id and now.state in ends,
+        )
+
+    async def end(self, instance: InstanceId, how: MoveEnd) -> None:
+        """End the move that waits for it."""
+        move = (await self.state(instance)).move
+        assert move is not None
+        end = EndMove(request_id=move.request_id, instance=instance, how=how)
+        await answer_of(self.client, end, InstancesFound)
+        await self.until([instance], {"active"})
 
     async def delete(self, ids: Sequence[InstanceId]) -> None:
         await self.ask_delete(ids)
         await self.until(ids, {"deleted"})
+
+    async def state(self, instance: InstanceId) -> InstanceState:
+        return (await self.states([instance]))[instance]
 
     async def states(self, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceState]:
         parts = [tuple(ids[start : start + 200]) for start in range(0, len(ids), 200)]

@@ -16,6 +16,7 @@ from moor.client.books import instance_rules, rules
 from placement_worker.store_sql.rows import decode_held, encode_amounts
 from placement_worker.tables import consumers, providers
 from scheduler_worker.tables import instances as api_rows
+from tests.running import closing
 
 # A consumer that some damages add.
 ADDED = UUID(int=0xADDED)
@@ -32,12 +33,9 @@ class Damage(Struct, frozen=True):
 
 async def damage(url: str, done: Iterable[tuple[Damage, InstanceId]]) -> None:
     """Do these damages, each to its instance."""
-    database = open_database(url)
-    try:
+    async with closing(open_database(url)) as (database,):
         for each, instance in done:
             await write_once(database, each.do, instance)
-    finally:
-        await database.close()
 
 
 def run(connection: Connection, statement: sa.Delete | sa.Update) -> None:

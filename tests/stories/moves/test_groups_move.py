@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.build import BuildRejected, InstancesFound, InstanceState
+from bus.messages.build import InstanceState
 from bus.messages.planning import AskDrain, DrainFound
 from bus.messages.stored_names import CreateGroup
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
@@ -18,8 +18,7 @@ from moor.client.books.auditing import AuditOptions, Finding, audited
 from moor.client.books.books_reader import BooksReader
 from tests.stories.cloud import a_build, instance_of
 from tests.stories.layouts import EMBEDDED, STAGES
-from tests.stories.moves.test_moves import SMALL, Movers, movers
-from tests.stories.moves.test_moves_fail import down, script
+from tests.stories.moves.test_moves import SMALL, Movers, down, movers, script
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -71,13 +70,8 @@ async def members(
 ) -> AsyncIterator[Members]:
     async with movers(bus, books, *hosts, script=faults, wide=wide) as here:
         await here.setup.client.ask(CreateGroup(id=GROUP, policy=policy, name="pair"))  # type: ignore[arg-type]
-        ids = []
-        for number in range(1, count + 1):
-            build = a_build(number, flavor=SMALL, hosts=("h1",), group=JoinedGroup(id=GROUP))
-            await here.setup.send(build)
-            assert (await here.setup.until_state(instance_of(build), "active")).host == "h1"
-            ids.append(instance_of(build))
-        yield Members(here, ids)
+        joined = JoinedGroup(id=GROUP)
+        yield Members(here, [await here.booted(number, group=joined) for number in range(1, count + 1)])
 
 
 @STAGES
@@ -88,21 +82,18 @@ async def test_an_affinity_group_is_evacuated_together_and_again(bus: str, books
 
         answer = await here.move(group.ids[0], "evacuate", with_group=True)
 
-        assert isinstance(answer, InstancesFound), answer
         assert {each.id for each in answer.instances} == {*group.ids}
         there = {each.host for each in await group.until_all("active", "confirmed")}
         assert len(there) == 1
         (first,) = there
         # What the lost host keeps does not hinder new members, nor the next evacuation.
-        build = a_build(9, flavor=SMALL, group=JoinedGroup(id=GROUP))
-        await here.setup.send(build)
-        assert (await here.setup.until_state(instance_of(build), "active")).host == first
-        group.ids.append(instance_of(build))
+        late = await here.setup.boot(9, flavor=SMALL, group=JoinedGroup(id=GROUP))
+        assert late.host == first
+        group.ids.append(late.id)
         await down(here, first)
         again = await here.move(
             group.ids[1], "evacuate", with_group=True, request_id=RequestId(UUID(int=2000))
         )
-        assert isinstance(again, InstancesFound), again
         assert len(again.instances) == 3
         await group.until_all("active", "confirmed")
 
@@ -117,15 +108,13 @@ async def test_an_affinity_group_is_evacuated_together_and_again(bus: str, books
 async def test_one_member_alone_is_refused_with_what_to_do_and_all_by_name_move(bus: str, books: str) -> None:
     async with members(bus, books, "h1", "h2") as group:
         one, other = group.ids
-        refused = await group.here.move(one)
-        assert isinstance(refused, BuildRejected)
+        refused = await group.here.refused(one)
         assert refused.field == "together"
         assert str(other) in refused.reason
         assert "moor migrate ID ID" in refused.reason
 
         moved = await group.here.move(one, together=(other,))
 
-        assert isinstance(moved, InstancesFound), moved
         assert {each.state for each in moved.instances} == {"moving"}
         assert {each.host for each in await group.until_all("active", "confirmed")} == {"h2"}
         await group.here.until_used(h1=0, h2=2)
@@ -148,9 +137,8 @@ async def test_a_plan_to_drain_says_where_members_go_together_and_the_others_bes
         await setup.until_state(instance_of(lone), "active")
         await setup.until_current()
 
-        planned = await setup.client.ask(AskDrain(host="h1"))
+        planned = await setup.ask(AskDrain(host="h1"), DrainFound)
 
-        assert isinstance(planned, DrainFound)
         assert {each.id: each.to for each in planned.instances} == {
             **dict.fromkeys(group.ids, "h3"),
             instance_of(lone): "h2",
@@ -165,10 +153,9 @@ async def test_a_lone_member_of_an_affinity_group_may_leave_by_the_plan_as_by_th
 ) -> None:
     async with members(bus, books, "h1", "h2", count=1) as group:
         await group.here.setup.until_current()
-        planned = await group.here.setup.client.ask(AskDrain(host="h1"))
-        assert isinstance(planned, DrainFound)
+        planned = await group.here.setup.ask(AskDrain(host="h1"), DrainFound)
         assert [(each.to, each.reason) for each in planned.instances] == [("h2", "")]
-        assert isinstance(await group.here.move(group.ids[0]), InstancesFound)
+        await group.here.move(group.ids[0])
 
 
 @EMBEDDED
@@ -186,9 +173,7 @@ async def test_one_whose_destination_failed_stays_and_the_audit_says_how_it_foll
         assert [each.fault.kind for each in apart] == ["split group"] * len(apart)
         assert "moor migrate" in apart[0].why
         # A new member could be on neither host.
-        build = a_build(9, flavor=SMALL, group=JoinedGroup(id=GROUP))
-        await group.here.setup.send(build)
-        await group.here.setup.until_state(instance_of(build), "error")
+        await group.here.setup.boot(9, "error", flavor=SMALL, group=JoinedGroup(id=GROUP))
         for number in range(2000, 2030):
             behind = [each.id for each in ended if each.host == "h1"]
             if not behind:

@@ -1,5 +1,5 @@
-"""Instances are offloaded, and unshelved on any host: every worker is real. After each story the instance runs on one host, or on
-none, and only that is held.
+"""Instances are offloaded, and unshelved on any host; and stopped, started and rebooted, while their claim stays: every worker is
+real. After each story the instance runs on one host, or on none, and only that is held.
 """
 
 import asyncio
@@ -9,20 +9,22 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.build import DeleteInstance
+from bus.messages.build import DeleteInstance, MoveKind
 from bus.messages.cell import DestroyInstance
 from bus.messages.hosts import SetHost
+from bus.messages.moves import AskHistory, HistoryFound
 from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, Work
 from engine.flavors import InstanceId, RequestId
 from laboratory.computes.faults import FailsToBuild, StopsSlowly
 from tests.stories.cells.held_driver import HeldDriver
-from tests.stories.layouts import BOTH
-from tests.stories.moves.test_moves import Movers, movers
-from tests.stories.moves.test_moves_fail import (
+from tests.stories.layouts import BOTH, STAGES
+from tests.stories.moves.test_moves import (
     NEVER_MS,
     SILENT,
+    Movers,
     down,
     hosts_of_held_time,
+    movers,
     script,
     until_empty,
 )
@@ -55,8 +57,7 @@ async def test_a_delete_while_it_is_offloaded_leaves_nothing(bus: str, books: st
     async with movers(bus, books, "h1", script=script(StopsSlowly(stop_ms=NEVER_MS))) as here:
         instance = await here.booted()
         await here.move(instance, "offload")
-        await here.setup.client.ask(DeleteInstance(instance=instance))
-        await here.setup.until_state(instance, "deleted")
+        await here.setup.delete(instance)
         await here.until_used(h1=0)
         await until_empty(here)
 
@@ -68,7 +69,7 @@ async def test_of_unshelve_and_delete_at_once_nothing_is_left(bus: str, books: s
         await here.move(instance, "offload")
         await here.until(instance, "offloaded", "done")
         await asyncio.gather(
-            here.move(instance, "unshelve", request_id=SECOND),
+            here.setup.client.ask(here.order(instance, "unshelve", request_id=SECOND)),
             here.setup.client.ask(DeleteInstance(instance=instance)),
         )
         await here.setup.until_state(instance, "deleted")
@@ -133,3 +134,63 @@ async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_i
         gone = await here.until(instance, "offloaded", "done")
         assert (gone.host, gone.keeps_share) == ("", False)
         await here.until_used(h1=0, h2=0)
+
+
+NEED_ONE_THAT_RUNS: tuple[MoveKind, ...] = ("reboot", "live-migrate", "shelve")
+
+
+def request(number: int) -> RequestId:
+    return RequestId(UUID(int=number))
+
+
+async def switched(here: Movers, instance: InstanceId, kind: MoveKind, number: int, state: str) -> None:
+    await here.move(instance, kind, request_id=request(number))
+    told = await here.until(instance, state, "done")
+    assert told.move is not None
+    assert told.move.request_id == request(number)
+
+
+@STAGES
+async def test_an_instance_is_stopped_started_and_rebooted_where_it_is(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1", "h2") as here:
+        instance = await here.booted()
+        await switched(here, instance, "stop", 1, "stopped")
+        await here.until_used(h1=1, h2=0)
+        for kind in NEED_ONE_THAT_RUNS:
+            refused = await here.refused(instance, kind, request_id=request(50))
+            assert refused.reason == f"it is stopped: to {kind}, it must be active"
+        # To stop what is stopped changes nothing, and so does a copy of that order when it runs again.
+        for number in (1, 2, 2):
+            again = await here.move(instance, "stop", request_id=request(number))
+            assert [each.state for each in again.instances] == ["stopped"]
+        await switched(here, instance, "start", 3, "active")
+        for number in (1, 2, 3, 4):
+            late = await here.move(instance, "start" if number > 2 else "stop", request_id=request(number))
+            assert [each.state for each in late.instances] == ["active"]
+        other = await here.refused(instance, "stop", request_id=request(4))
+        assert other.field == "request_id"
+        await switched(here, instance, "reboot", 5, "active")
+        await here.setup.client.ask(DeleteInstance(instance=instance))
+        await here.until_used(h1=0, h2=0)
+        gone = await here.refused(instance, "start", request_id=request(6))
+        assert gone.reason.startswith(("it is deleting: to start", "it is deleted: to start"))
+        unknown = await here.refused(InstanceId(UUID(int=77)), "stop", request_id=request(7))
+        assert unknown.reason == "there is no such instance"
+
+        found = await here.setup.ask(AskHistory(instance=instance), HistoryFound)
+        assert [each.what for each in found.changes] == ["boot", "stop", "start", "reboot", "delete"]
+
+
+@BOTH
+async def test_a_stopped_instance_of_a_lost_host_is_evacuated_and_stays_stopped(bus: str, books: str) -> None:
+    held = Clock(0.0)
+    async with hosts_of_held_time(bus, books, held, SILENT) as (here, _):
+        instance = await here.booted()
+        await switched(here, instance, "stop", 1, "stopped")
+        held.pass_s(10)
+        await down(here, "h1")
+        refused = await here.refused(instance, "start", request_id=request(2))
+        assert refused.reason == "its host h1 is down: evacuate it"
+        await here.move(instance, "evacuate", request_id=request(3))
+        assert (await here.until(instance, "stopped", "confirmed")).host == "h2"
+        await switched(here, instance, "start", 4, "active")

@@ -1,14 +1,10 @@
 """Hosts that come back with another shape: their instances, moves under way among them, go along under boots."""
 
 from collections.abc import Sequence
-from uuid import UUID
 
 import pytest
 
-from bus.messages.build import InstancesFound
-from bus.messages.moves import EndMove
-from engine.flavors import InstanceId, RequestId
-from moor.client.bus_client import answer_of
+from engine.flavors import InstanceId
 from moor.client.bus_client import hosts_of as moor_hosts
 from tests.stories.moves.books_stage import BooksStage, a_site, stage_on
 from tests.stories.moves.test_audit import STAGES
@@ -29,13 +25,6 @@ async def providers_in_use(stage: BooksStage) -> dict[str, set[str]]:
         kind = "numa" if "_NUMA" in state.name else "host" if state.id == state.root else "device"
         found.setdefault("pool" if "nfs" in state.name else kind, set()).update(used)
     return {kind: used for kind, used in found.items() if used}
-
-
-async def end(stage: BooksStage, instance: InstanceId, how: str) -> None:
-    request = RequestId(UUID(int=instance.int + 1))
-    order = EndMove(request_id=request, instance=instance, how=how)  # type: ignore[arg-type]
-    await answer_of(stage.client, order, InstancesFound)
-    await stage.until([instance], {"active"})
 
 
 async def hosts_of(stage: BooksStage, ids: Sequence[InstanceId]) -> dict[InstanceId, str]:
@@ -97,10 +86,10 @@ async def test_hosts_that_come_back_in_another_shape_take_their_instances_along(
             await in_shape(stage, "numa")
             assert await hosts_of(stage, ids) == where
             # Moves that were under way return to what their instance held before, and end.
-            await end(stage, ids[6], "confirm")
-            await end(stage, ids[7], "revert")
-            await end(stage, ids[8], "confirm")
-            await end(stage, ids[9], "revert")
+            await stage.end(ids[6], "confirm")
+            await stage.end(ids[7], "revert")
+            await stage.end(ids[8], "confirm")
+            await stage.end(ids[9], "revert")
             await stage.until_silent()
             await stage.move(ids[0], "migrate", "moved")
             boots += await stage.ask_many(70, 5, 3)
@@ -111,7 +100,7 @@ async def test_hosts_that_come_back_in_another_shape_take_their_instances_along(
             await in_shape(stage, "host")
             page = await stage.placement.snapshot_page(0, 1000)
             assert not [each.name for each in page.providers if "_NUMA" in each.name]
-            await end(stage, ids[0], "revert")
+            await stage.end(ids[0], "revert")
             await stage.delete([*ids, *boots])
             await stage.until_silent()
             assert not [each for each in await stage.placement.books_page(None, 500) if each.held]

@@ -2,23 +2,37 @@
 story ends with an audit, which compares each claim with the size that the row asks for.
 """
 
+from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 from uuid import UUID, uuid5
 
 import pytest
+from msgspec import structs
 
 from bus.messages.administration import (
     AskConsumer,
+    AskQuotas,
     ConsumerFound,
     CreateClass,
     CreateProvider,
+    Done,
     ProviderWritten,
     PutInventory,
+    QuotasFound,
+    SetQuota,
     WriteAnswered,
 )
-from bus.messages.build import AskInstances, BuildInstance, FlavorChange, InstancesFound, InstanceState, Size
+from bus.messages.build import (
+    AskInstances,
+    BuildInstance,
+    FlavorChange,
+    InstancesFound,
+    InstanceState,
+    Size,
+)
 from bus.messages.hosts import SetHost
-from bus.messages.moves import EndMove, MoveInstance
+from bus.messages.moves import MoveInstance
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import ProviderId, ReportedInventory
 from moor.client.bus_client import answer_of, hosts_of
@@ -28,7 +42,6 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
-ONE = RequestId(UUID(int=1))
 SMALL = Flavor(name="small", vcpus=2, ram_mb=1024, root_gb=3)
 # All sizes from one provider that has GPUs; the rest from the host's others.
 ON_GPU = Flavor(
@@ -40,105 +53,86 @@ ON_GPU = Flavor(
 )
 
 
-class Resizes:
-    """One instance, and what is asked and told about it."""
+async def booted(stage: BooksStage, *ends: str, number: int = 1, **fields: object) -> InstanceState:
+    """One instance, in one of these states, by default active."""
+    (instance,) = ids = stage.ids_of(number)
+    build = BuildInstance(request_id=RequestId(UUID(int=number)), instance_ids=ids)
+    await stage.client.send(structs.replace(build, **fields))
+    await stage.until(ids, ends or {"active"})
+    return await stage.state(instance)
 
-    def __init__(self, stage: BooksStage) -> None:
-        self.stage = stage
-        self.requests = 100
 
-    async def boot(self, **fields: object) -> None:
-        await self.stage.client.send(BuildInstance(request_id=ONE, instance_ids=(self.id,), **fields))  # type: ignore[arg-type]
-        await self.stage.until([self.id], {"active"})
+async def resize(stage: BooksStage, instance: InstanceId, *hosts: str, **change: Any) -> None:
+    """Resize it, on one of these hosts if there are any, and confirm that."""
+    await stage.move(instance, "resize", "moved", change=FlavorChange(**change), hosts=hosts)
+    # While it waits to be confirmed, its claim is judged by the new size.
+    await stage.until_silent()
+    await stage.end(instance, "confirm")
 
-    @property
-    def id(self) -> InstanceId:
-        return self.stage.ids_of(1)[0]
 
-    async def state(self) -> InstanceState:
-        return (await self.stage.states([self.id]))[self.id]
+async def evacuate(stage: BooksStage, instance: InstanceId) -> str:
+    """Its new host."""
+    host = (await stage.state(instance)).host
+    await stage.client.ask(SetHost(host=host, mode="down", reason="no power"))
+    order = MoveInstance(request_id=RequestId(UUID(int=99)), instance=instance, kind="evacuate")
+    # The schedulers may not have heard yet that the host is gone.
+    await until(
+        lambda: stage.client.ask(order),
+        f"{host} is evacuated",
+        lambda answer: isinstance(answer, InstancesFound),
+    )
+    now = await until(
+        lambda: stage.state(instance),
+        f"it has left {host}",
+        lambda now: (now.state, now.host != host) == ("active", True),
+    )
+    return now.host
 
-    async def resize(self, *hosts: str, **change: object) -> None:
-        """Resize it, on one of these hosts if there are any, and confirm that."""
-        self.requests += 1
-        request = RequestId(UUID(int=self.requests))
-        order = MoveInstance(
-            request_id=request,
-            instance=self.id,
-            kind="resize",
-            change=FlavorChange(**change),  # type: ignore[arg-type]
-            hosts=hosts,
-            confirm_s=3600,
-        )
-        await answer_of(self.stage.client, order, InstancesFound)
-        await self.stage.until([self.id], {"moved"})
-        # While it waits to be confirmed, its claim is judged by the new size.
-        await self.stage.until_silent()
-        end = EndMove(request_id=request, instance=self.id, how="confirm")
-        await answer_of(self.stage.client, end, InstancesFound)
-        await self.stage.until([self.id], {"active"})
 
-    async def evacuate(self) -> None:
-        host = (await self.state()).host
-        await self.stage.client.ask(SetHost(host=host, mode="down", reason="no power"))
-        order = MoveInstance(request_id=RequestId(UUID(int=99)), instance=self.id, kind="evacuate")
-        # The schedulers may not have heard yet that the host is gone.
-        await until(
-            lambda: self.stage.client.ask(order),
-            f"{host} is evacuated",
-            lambda answer: isinstance(answer, InstancesFound),
-        )
-        await until(
-            self.state,
-            f"it has left {host}",
-            lambda now: (now.state, now.host != host) == ("active", True),
-        )
+async def check(stage: BooksStage, instance: InstanceId, size: Size) -> None:
+    """Placement holds this size, the row tells it, and all books agree."""
+    assert await held(stage, instance) == size.amounts
+    found = await answer_of(stage.client, AskInstances(instances=(instance,)), InstancesFound)
+    assert [each.size for each in found.details] == [size]
+    await stage.until_silent()
 
-    async def check(self, size: Size) -> None:
-        """Placement holds this size, the row tells it, and all books agree."""
-        assert await self.held() == size.amounts
-        found = await answer_of(self.stage.client, AskInstances(instances=(self.id,)), InstancesFound)
-        assert [each.size for each in found.details] == [size]
-        await self.stage.until_silent()
 
-    async def held(self) -> Mapping[str, int]:
-        found = await answer_of(self.stage.client, AskConsumer(consumer=self.id), ConsumerFound)
-        assert found.consumer is not None
-        held: dict[str, int] = {}
-        for each in found.consumer.held:
-            held[each.resource] = held.get(each.resource, 0) + each.amount
-        return held
+async def held(stage: BooksStage, instance: InstanceId) -> Mapping[str, int]:
+    found = await answer_of(stage.client, AskConsumer(consumer=instance), ConsumerFound)
+    assert found.consumer is not None
+    held: Counter[str] = Counter()
+    for each in found.consumer.held:
+        held[each.resource] += each.amount
+    return held
 
 
 @pytest.mark.parametrize("kind", STAGES)
 async def test_after_an_evacuation_a_resize_keeps_what_an_earlier_one_gave(kind: str) -> None:
     async with books_stage(kind) as stage:
-        here = Resizes(stage)
-        await here.boot(flavor=SMALL)
-        await here.resize(vcpus=4)
-        await here.evacuate()
-        assert await here.held() == {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 3}
+        instance = (await booted(stage, flavor=SMALL)).id
+        await resize(stage, instance, vcpus=4)
+        where = await evacuate(stage, instance)
+        assert await held(stage, instance) == {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 3}
         for host in await hosts_of(stage.client):
             await stage.client.ask(SetHost(host=host.name, mode="up"))
 
-        await here.resize((await here.state()).host, root_gb=5)
-        await here.check(Size("small", {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 5}))
+        await resize(stage, instance, where, root_gb=5)
+        await check(stage, instance, Size("small", {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 5}))
 
 
 @pytest.mark.parametrize("kind", STAGES)
 async def test_a_granular_group_of_gpus_survives_two_resizes(kind: str) -> None:
     async with books_stage(kind) as stage:
         await _add_gpus(stage)
-        here = Resizes(stage)
-        await here.boot(flavor=ON_GPU)
+        instance = (await booted(stage, flavor=ON_GPU)).id
         size = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 3, "VGPU": 2, "CUSTOM_GPU_SLICE": 1}
-        await here.check(Size("gpu", size))
+        await check(stage, instance, Size("gpu", size))
 
-        await here.resize(vcpus=3)
-        await here.check(Size("gpu", size | {"VCPU": 3}))
-        await here.resize(extra_specs={"resources_GPU:VGPU": "3"})
-        await here.check(Size("gpu", size | {"VCPU": 3, "VGPU": 3}))
-        found = await answer_of(stage.client, AskConsumer(consumer=here.id), ConsumerFound)
+        await resize(stage, instance, vcpus=3)
+        await check(stage, instance, Size("gpu", size | {"VCPU": 3}))
+        await resize(stage, instance, extra_specs={"resources_GPU:VGPU": "3"})
+        await check(stage, instance, Size("gpu", size | {"VCPU": 3, "VGPU": 3}))
+        found = await answer_of(stage.client, AskConsumer(consumer=instance), ConsumerFound)
         assert found.consumer is not None
         # Both classes of the group come from one provider still.
         assert len({each.provider for each in found.consumer.held if "GPU" in each.resource}) == 1
@@ -165,3 +159,51 @@ async def _add_gpus(stage: BooksStage) -> None:
                 assert isinstance(
                     (await answer_of(stage.client, put, WriteAnswered)).verdict, ProviderWritten
                 )
+
+
+# A project at its quota: growth is refused with its numbers, and no way back is. The audit compares what the quota counts with what
+# is held.
+
+SHOP = "shop"
+TWO = Flavor(name="two", vcpus=2, ram_mb=512, root_gb=1)
+
+
+async def limit(stage: BooksStage, vcpus: int) -> None:
+    order = SetQuota(project=SHOP, limits={"VCPU": vcpus})
+    assert await stage.client.ask(order) == WriteAnswered(verdict=Done())
+
+
+async def used(stage: BooksStage) -> int:
+    found = await answer_of(stage.client, AskQuotas(project=SHOP), QuotasFound)
+    return found.quotas[0].used.get("VCPU", 0)
+
+
+@pytest.mark.parametrize("kind", STAGES)
+async def test_a_resize_over_the_quota_fails_with_its_numbers_and_a_revert_does_not(kind: str) -> None:
+    async with books_stage(kind) as stage:
+        await limit(stage, 5)
+        one, two = [(await booted(stage, number=number, flavor=TWO, project=SHOP)).id for number in (1, 2)]
+
+        failed = await stage.move(one, "resize", "active", change=FlavorChange(vcpus=4))
+
+        assert failed.move is not None
+        assert failed.move.outcome == "failed"
+        assert [each.reason for each in failed.failures] == [
+            "over the quota of project shop: VCPU limit 5, used 4, asked 2"
+        ]
+        assert await used(stage) == 4
+
+        await stage.move(one, "resize", "moved", change=FlavorChange(vcpus=1))
+        # The room of its old size is not given to others.
+        refused = await booted(stage, "error", number=3, flavor=TWO, project=SHOP)
+        assert refused.reason == "over the quota of project shop: VCPU limit 5, used 4, asked 2"
+        await limit(stage, 1)
+        await stage.end(one, "revert")
+        assert await used(stage) == 4
+        # Nor does a lowered limit hinder a migration.
+        moved = await stage.move(two, "migrate", "moved")
+        assert moved.move is not None
+        assert not moved.move.outcome
+        await stage.end(two, "revert")
+        assert await used(stage) == 4
+        await stage.until_silent()

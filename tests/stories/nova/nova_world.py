@@ -33,8 +33,9 @@ from nova_bridge.wiring import nova_parts
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.rabbitmq_under_test import URL_VARIABLE, RabbitMQUnderTest
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import NAMES, QUICK, host_id
+from tests.stories.cloud import QUICK
 from tests.stories.nova.conductor import Conductor, conductor
+from tests.stories.scripted import NAMES, host_id
 from tests.unit.nova.recorded import args_of
 from tests.unit.nova.upstream_placement import PlacementWriter, a_placement
 from tests.waiting import until

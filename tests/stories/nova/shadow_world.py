@@ -13,7 +13,6 @@ from nova_bridge.placement_api import PlacementApi
 from nova_bridge.settings import NovaSettings
 from nova_bridge.shadow.notes import ShadowNote, read_notes
 from nova_bridge.shadow.wiring import COPIES, shadow_parts
-from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK
 from tests.stories.nova.nova_world import ONCE, NovaWorld
@@ -50,7 +49,6 @@ async def in_the_shadow(
     world: NovaWorld,
     folder: Path,
     *,
-    choice: SchedulerSettings = QUICK,
     asks_server: Callable[[InstanceId], Awaitable[ServerSeen | None]] | None = None,
     wait_s: float = 1.0,
 ) -> AsyncIterator[Shadow]:
@@ -63,7 +61,7 @@ async def in_the_shadow(
         link,
         world.known,
         settings,
-        choice,
+        QUICK,
         api=api,
         look_s=0.05,
         asks_server=asks_server,

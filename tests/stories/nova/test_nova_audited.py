@@ -24,9 +24,9 @@ from moor.client.books.books_reader import BooksReader
 from moor.client.bus_client import answer_of
 from tests.nova.simulated_api import SimulatedNova
 from tests.served import served
-from tests.stories.cloud import host_id
 from tests.stories.moor.moor_process import Result, moor
 from tests.stories.moves.books_stage import BooksStage, a_site, stage_on
+from tests.stories.scripted import host_id
 
 pytestmark = pytest.mark.asyncio
 

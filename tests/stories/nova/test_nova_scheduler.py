@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from tests.stories.cloud import host_id
 from tests.stories.nova.conductor import SELECT, asked_for, failure_of
 from tests.stories.nova.nova_world import SECOND, a_node, a_nova, an_instance, nova_world
+from tests.stories.scripted import host_id
 from tests.unit.nova.recorded import DEVICE, DEVICES, device_groups, devices_of, pci
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]

@@ -32,8 +32,7 @@ THREE_DEVICES = AskCandidates(
 
 
 async def asked(setup: PlacementSetup, question: AskCandidates) -> object:
-    answer = await setup.client.ask(question)
-    assert isinstance(answer, CandidatesFound)
+    answer = await setup.cloud.ask(question, CandidatesFound)
     return answer.verdict
 
 

@@ -16,8 +16,8 @@ from compute_sim.settings import ComputeSettings
 from engine.flavors import Flavor, RequestId
 from engine.inventories import AggregateId
 from laboratory.computes.hosts import HostSize, SimulatedHost
-from tests.contracts.conductor_stores import open_conductor_store
-from tests.stories.cloud import Cloud, a_build, cloud, failing, instance_of
+from tests.contracts.stores import open_conductor_store
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
 from tests.waiting import until
 
@@ -29,12 +29,12 @@ PRETENDING = ComputeSettings(
     facts_every_s=0.05,
     pools=("nfs:DISK_GB=20", "segment:IPV4_ADDRESS=2"),
 )
-NFS, SEGMENT = "c1-nfs", "c1-segment"
+NFS = "c1-nfs"
 FLAVOR = Flavor(
     name="small", vcpus=1, ram_mb=1024, root_gb=5, extra_specs={"resources_NET:IPV4_ADDRESS": "1"}
 )
 # What each instance has, wherever it is.
-DISK, ADDRESSES = 5, 1
+DISK = 5
 
 
 def a_host(name: str, vcpus: int) -> SimulatedHost:
@@ -43,11 +43,10 @@ def a_host(name: str, vcpus: int) -> SimulatedHost:
 
 @asynccontextmanager
 async def a_cell(
-    setup: Cloud, rows: ConductorStore, *hosts: SimulatedHost, fails: str = ""
+    setup: Cloud, *hosts: SimulatedHost, rows: ConductorStore | None = None
 ) -> AsyncIterator[None]:
     """c1, with a real conductor, simulated hypervisors, and two pools."""
-    script = failing(fails) if fails else None
-    async with setup.cell(rows, *hosts, script=script, computing=PRETENDING):
+    async with setup.cell(*hosts, rows=rows, computing=PRETENDING):
         # Pools are reported before hosts.
         await setup.until_reported(*(host.name for host in hosts))
         yield
@@ -64,8 +63,7 @@ async def test_a_resize_on_a_full_host_counts_what_its_numa_node_and_its_pool_ga
         cloud(bus, books, scripted=("c2",)) as setup,
         setup.placement(),
         setup.scheduler(),
-        open_conductor_store(books, "c1") as rows,
-        a_cell(setup, rows, SimulatedHost(name="host-1", size=size)),
+        a_cell(setup, SimulatedHost(name="host-1", size=size)),
     ):
         builds = [a_build(1, flavor=small), a_build(2, flavor=structs.replace(small, vcpus=4))]
         for build in builds:
@@ -120,7 +118,7 @@ async def test_pools_keep_what_is_held_while_their_compute_is_away_and_when_it_i
         open_conductor_store(books, "c1") as rows,
     ):
         first, second = a_build(1, flavor=FLAVOR), a_build(2, flavor=FLAVOR)
-        async with a_cell(setup, rows, a_host("one", 8), a_host("two", 8)):
+        async with a_cell(setup, a_host("one", 8), a_host("two", 8), rows=rows):
             await setup.send(first)
             await setup.until_state(instance_of(first), "active")
             before = await setup.providers()
@@ -129,7 +127,7 @@ async def test_pools_keep_what_is_held_while_their_compute_is_away_and_when_it_i
             await setup.client.ask(
                 SetAggregates(provider=member.id, generation=member.generation, aggregates=aggregates)
             )
-        async with a_cell(setup, rows, a_host("one", 9), a_host("two", 8)):
+        async with a_cell(setup, a_host("one", 9), a_host("two", 8), rows=rows):
             await until(lambda: has_processors(setup, "one", 9), "the host reported again")
             await setup.client.ask(second)
             await setup.until_state(instance_of(second), "active")

@@ -19,15 +19,9 @@ from bus.messages.hosts import (
 )
 from engine.hosts import NODE, HostFacts
 from engine.inventories import AggregateId
-from tests.stories.cloud import (
-    Cloud,
-    a_build,
-    a_host,
-    cloud,
-    host_id,
-    instance_of,
-)
+from tests.stories.cloud import Cloud, a_host, cloud
 from tests.stories.layouts import IN_MEMORY, STAGES
+from tests.stories.scripted import host_id
 
 pytestmark = pytest.mark.asyncio
 
@@ -35,21 +29,17 @@ NORTH, SOUTH = AggregateId(UUID(int=1)), AggregateId(UUID(int=2))
 
 
 async def set_aggregate(setup: Cloud, order: SetAggregate) -> AggregateState:
-    answer = await setup.client.ask(order)
-    assert isinstance(answer, AggregateSet), answer
+    answer = await setup.ask(order, AggregateSet)
     return answer.aggregate
 
 
 async def refusal(setup: Cloud, order: SetAggregate | DeleteAggregate) -> tuple[str, str, str]:
-    answer = await setup.client.ask(order)
-    assert isinstance(answer, BuildRejected), answer
+    answer = await setup.ask(order, BuildRejected)
     return answer.field, answer.value, answer.reason
 
 
 async def shown(setup: Cloud, name: str, after: str = "", limit: int = 200) -> AggregatesFound:
-    answer = await setup.client.ask(AskAggregates(name=name, after=after, limit=limit))
-    assert isinstance(answer, AggregatesFound)
-    return answer
+    return await setup.ask(AskAggregates(name=name, after=after, limit=limit), AggregatesFound)
 
 
 async def hosts_of(setup: Cloud, name: str) -> tuple[str, ...]:
@@ -58,8 +48,7 @@ async def hosts_of(setup: Cloud, name: str) -> tuple[str, ...]:
 
 
 async def zones(setup: Cloud) -> dict[str, str]:
-    answer = await setup.client.ask(AskHosts())
-    assert isinstance(answer, HostsFound)
+    answer = await setup.ask(AskHosts(), HostsFound)
     return {host.name: host.availability_zone for host in answer.hosts}
 
 
@@ -96,12 +85,8 @@ async def test_hosts_of_one_daemon_in_two_zones_are_booted_by_zone(bus: str, boo
         assert again.metadata == {"availability_zone": "north"}
         assert await zones(setup) == {"a1": "north", "a2": "south", "a3": "cellar"}
         for number, (zone, host) in enumerate((("north", "a1"), ("south", "a2"), ("cellar", "a3")), 1):
-            build = a_build(number, availability_zone=zone)
-            await setup.send(build)
-            assert (await setup.until_state(instance_of(build), "active")).host == host
-        nowhere = a_build(9, availability_zone="west")
-        await setup.send(nowhere)
-        state = await setup.until_state(instance_of(nowhere), "error")
+            assert (await setup.boot(number, availability_zone=zone)).host == host
+        state = await setup.boot(9, "error", availability_zone="west")
         assert state.no_valid_host is not None
         assert [step.step for step in state.no_valid_host.steps] == ["availability zone"]
 

@@ -9,22 +9,17 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import (
-    AskInstances,
     BuildAccepted,
     BuildInstance,
     DeleteInstance,
-    InstancesFound,
-    InstanceState,
 )
 from bus.messages.placement import ClaimAnswered, ClaimResources
 from engine.inventories import ProviderId, ResourceAmount, Share
-from engine.refusals import Claimed, Superseded
-from moor.client.bus_client import pages_of
+from engine.refusals import Superseded
 from scheduler_worker.claiming import all_or_nothing
-from tests.stories.cloud import QUICK_PACE, Cloud, a_build, a_host, cloud, host_id, instance_of
+from tests.stories.cloud import QUICK_PACE, Cloud, a_build, a_host, cloud, instance_of
 from tests.stories.layouts import SQL_STAGES
-from tests.stories.scheduling.test_server_groups import OTHER
-from tests.stories.scripted import InterferingOnce
+from tests.stories.scripted import Interfering
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -37,56 +32,16 @@ def all_of(number: int, count: int, **fields: object) -> BuildInstance:
     return a_build(number, count=count, all_or_nothing=True, **fields)
 
 
-async def states_of(setup: Cloud, build: BuildInstance) -> list[InstanceState]:
-    question = AskInstances(request_id=build.request_id, limit=200)
-    pages = pages_of(setup.client, question, InstancesFound)
-    return [state async for page in pages for state in page.instances]
-
-
-async def until_all(setup: Cloud, build: BuildInstance, *states: str) -> list[InstanceState]:
-    # One question is cheaper than those about all of them.
-    await setup.until_state(instance_of(build, build.count - 1), *states)
-    return await until(
-        lambda: states_of(setup, build),
-        f"all in {states}",
-        lambda found: len(found) == build.count and all(each.state in states for each in found),
-    )
-
-
-async def nothing() -> None: ...
-
-
-async def hosts(setup: Cloud, **vcpus: int) -> None:
-    for name, vcpu in vcpus.items():
-        await setup.add_host(name, vcpu=vcpu)
-    await setup.until_reported(*vcpus)
-
-
-async def claim_some(setup: Cloud, host: str, vcpus: int) -> None:
-    """Another scheduler is faster."""
-    share = Share(
-        host=host_id(host), amounts=(ResourceAmount(provider=host_id(host), resource="VCPU", amount=vcpus),)
-    )
-    claim = ClaimResources(cell="c1", consumer=OTHER, attempt=1, issued_at=datetime.now(UTC), share=share)
-    answer = await setup.client.ask(claim)
-    assert isinstance(answer, ClaimAnswered)
-    assert answer.verdict == Claimed()
-
-
 @SQL_STAGES
 async def test_of_a_thousand_instances_all_are_built_and_with_one_too_many_none(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        for number in range(20):
-            await setup.report(a_host(f"h{number}", f"c{1 + number % 2}", vcpu=50))
-        await hosts(setup, **{f"h{number}": 50 for number in range(0, 20, 2)})
-        for number in range(1, 20, 2):
-            await setup.add_host(f"h{number}", "c2", vcpu=50)
-        await setup.until_reported(*(f"h{number}" for number in range(20)))
+        for cell, first in (("c1", 0), ("c2", 1)):
+            await setup.add_hosts(*(f"h{number}" for number in range(first, 20, 2)), cell=cell, vcpu=50)
         await setup.fill("h0", 1)
 
         one_too_many = all_of(1, 1000)
         assert isinstance(await setup.client.ask(one_too_many), BuildAccepted)
-        failed = await until_all(setup, one_too_many, "error")
+        failed = await setup.until_all(one_too_many, "error")
         assert {state.reason for state in failed} == {
             "all or nothing: 1000 instances are asked for, and 999 would fit"
         }
@@ -96,7 +51,7 @@ async def test_of_a_thousand_instances_all_are_built_and_with_one_too_many_none(
 
         fitting = all_of(2, 999)
         assert isinstance(await setup.client.ask(fitting), BuildAccepted)
-        placed = await until_all(setup, fitting, "active")
+        placed = await setup.until_all(fitting, "active")
         assert Counter(state.host for state in placed) == {
             "h0": 49,
             **{f"h{number}": 50 for number in range(1, 20)},
@@ -111,17 +66,17 @@ async def test_a_request_whose_claim_does_not_fit_into_a_message_is_refused_with
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with cloud("memory", "memory") as setup, setup.placement(), setup.scheduler():
-        await hosts(setup, h1=4, h2=4)
+        await setup.add_hosts("h1", "h2", vcpu=4)
         monkeypatch.setattr(all_or_nothing, "PLACES_BYTES_MAX", 700)
         too_long = all_of(1, 8)
         await setup.send(too_long)
-        (first, *_) = await until_all(setup, too_long, "error")
+        (first, *_) = await setup.until_all(too_long, "error")
         assert first.reason is not None
         assert first.reason.startswith("all or nothing: a claim for 8 instances on these hosts has ")
         assert first.reason.endswith(" bytes, and a message at most 700: ask for fewer instances at once")
         build = all_of(2, 4)
         await setup.send(build)
-        await until_all(setup, build, "active")
+        await setup.until_all(build, "active")
 
 
 Interference = Callable[[Cloud, BuildInstance], Awaitable[object]]
@@ -136,7 +91,7 @@ async def delete_one(setup: Cloud, build: BuildInstance) -> None:
 async def let_time_run_out(setup: Cloud, build: BuildInstance) -> None:
     """For another scheduler the deadline is over while the claim is under way."""
     async with setup.scheduler("other", clock=lambda: datetime.now(UTC) + timedelta(hours=1)):
-        await until_all(setup, build, "error")
+        await setup.until_all(build, "error")
         await until_released(setup, build, 3)
 
 
@@ -170,17 +125,17 @@ async def until_released(setup: Cloud, build: BuildInstance, index: int) -> None
 async def test_if_one_ends_before_all_are_claimed_none_is_built(
     interference: Interference, ends: dict[str, int]
 ) -> None:
-    interfering = InterferingOnce(nothing)
+    interfering = Interfering()
     async with (
         cloud("memory", "memory") as setup,
         setup.placement(),
         setup.scheduler(station=interfering.station, pace=structs.replace(QUICK_PACE, batches_in_flight=1)),
     ):
-        await hosts(setup, h1=8)
+        await setup.add_hosts("h1")
         build = all_of(1, 4)
         interfering.action = lambda: interference(setup, build)
         await setup.send(build)
-        states = await until_all(setup, build, "error", "deleted")
+        states = await setup.until_all(build, "error", "deleted")
 
         assert Counter(state.state for state in states) == ends
         assert setup.placed == []
@@ -190,17 +145,13 @@ async def test_if_one_ends_before_all_are_claimed_none_is_built(
 async def test_claims_that_are_refused_again_and_again_end_all_instances() -> None:
     pace = structs.replace(QUICK_PACE, shape_tries_max=1, claims_max=2, shape_pause_ms_max=0)
 
-    class InterferingAlways(InterferingOnce):
-        async def interfere(self) -> None:
-            await self.action()
-
-    interfering = InterferingAlways(nothing)
+    interfering = Interfering(always=True)
     async with (
         cloud("memory", "memory") as setup,
         setup.placement(),
         setup.scheduler(station=interfering.station, pace=pace),
     ):
-        await hosts(setup, h1=8)
+        await setup.add_hosts("h1")
         traits: list[str] = []
 
         async def move() -> None:
@@ -210,7 +161,7 @@ async def test_claims_that_are_refused_again_and_again_end_all_instances() -> No
         interfering.action = move
         build = all_of(1, 3)
         await setup.send(build)
-        failed = await until_all(setup, build, "error")
+        failed = await setup.until_all(build, "error")
 
         assert {state.reason for state in failed} == {
             "all or nothing: 2 claims for all instances were refused, and no more are tried; the last: h1: its shape moved"

@@ -22,10 +22,9 @@ from engine.flavors import Flavor
 from engine.hosts import NODE, HostFacts
 from engine.inventories import ReportedInventory, ReportedProvider
 from engine.refusals import NoValidHost
-from tests.stories.cloud import QUICK, Cloud, a_build, cloud, host_id, instance_of
+from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import BOTH, STAGES
-from tests.stories.scheduling.test_all_or_nothing import until_all
-from tests.stories.scripted import DiesAfterItsClaim
+from tests.stories.scripted import DiesAfterItsClaim, host_id
 
 pytestmark = pytest.mark.asyncio
 
@@ -57,8 +56,8 @@ async def a_cloud(
             names = [f"gold-{number}" for number in range(gold)] + [f"silver-{n}" for n in range(silver)]
             for name in names:
                 await add_node(setup, name, f"CUSTOM_{name.partition('-')[0].upper()}")
-            await setup.add_host("h1", vcpu=vcpus)
-            await setup.until_reported(*names, "h1")
+            await setup.until_reported(*names)
+            await setup.add_hosts("h1", vcpu=vcpus)
         yield setup
 
 
@@ -79,7 +78,7 @@ async def test_each_instance_gets_the_best_flavor_that_is_left(bus: str, books: 
         build = gold_silver_vm(1, count=4)
         await setup.send(build)
 
-        states = await until_all(setup, build, "active")
+        states = await setup.until_all(build, "active")
 
         assert got(states) == {("gold", "gold-0"): 1, ("silver", "silver-0"): 1, ("vm", "h1"): 2}
         orders = {order.instance: order for order in setup.placed}
@@ -144,27 +143,23 @@ async def test_a_claim_of_a_scheduler_that_died_is_taken_with_its_flavor(gold: i
 async def test_plans_and_explanations_are_about_each_flavor(bus: str, books: str) -> None:
     async with a_cloud(bus, books, gold=1, silver=0) as setup, setup.scheduler():
         build = gold_silver_vm(1)
-        planned = await setup.client.ask(AskPlan(request=build))
-        assert isinstance(planned, PlanFound)
+        planned = await setup.ask(AskPlan(request=build), PlanFound)
         assert (planned.flavor, planned.fit) == ("gold", 1)
         assert [(each.flavor, each.fit) for each in planned.alternatives] == [("silver", 0), ("vm", 2)]
-        verdicts = await setup.client.ask(AskReasons(request=build))
-        assert isinstance(verdicts, ReasonsFound)
+        verdicts = await setup.ask(AskReasons(request=build), ReasonsFound)
         assert [(each.host, each.flavor, each.fit) for each in verdicts.hosts] == [
             ("gold-0", "gold", 1),
             ("h1", "vm", 2),
         ]
-        wrong = await setup.client.ask(
-            AskPlan(request=structs.replace(build, alternatives=(VM, Flavor(vcpus=-1))))
+        wrong = await setup.ask(
+            AskPlan(request=structs.replace(build, alternatives=(VM, Flavor(vcpus=-1)))), BuildRejected
         )
-        assert isinstance(wrong, BuildRejected)
         assert wrong.field == "request.alternatives[1].vcpus"
 
         await setup.send(build, gold_silver_vm(2))
         states = [await setup.until_state(instance_of(gold_silver_vm(number)), "active") for number in (1, 2)]
         (as_vm,) = [each for each in states if each.host == "h1"]
-        explained = await setup.client.ask(AskExplanation(instance=as_vm.id, plan_now=True))
-        assert isinstance(explained, ExplanationsFound)
+        explained = await setup.ask(AskExplanation(instance=as_vm.id, plan_now=True), ExplanationsFound)
         (explanation,) = explained.explanations
         assert [each.flavor for each in explanation.state.passed_over] == ["gold", "silver"]
         assert explained.plan is not None

@@ -1,7 +1,11 @@
-"""The events that an application receives: those of its own projects, from every scheduler, also after a crash."""
+"""Applications: the events of their own projects, from every scheduler, also after a crash; and queues of their own, in which the
+flood of one does not delay another.
+"""
 
+import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -10,13 +14,13 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from bus.message import Message, Parcel, type_of
+from bus.broker import Broker, Receipt
+from bus.message import PLAIN, Message, Parcel, type_of
 from bus.messages.build import (
     AskInstances,
     BuildAccepted,
     BuildInstance,
     BuildRejected,
-    DeleteInstance,
     InstanceFailed,
 )
 from bus.messages.hosts import SetHost
@@ -28,11 +32,19 @@ from bus.messages.stored_names import (
     KnownApplication,
     SetApplication,
 )
-from bus.topology import API, FEED
+from bus.topology import (
+    API,
+    API_QUEUES,
+    FEED,
+    Application,
+    application_queue,
+    objects_of_application,
+)
 from engine.flavors import Flavor, InstanceId
-from tests.contracts.stage import dead_letters
-from tests.stories.cloud import Cloud, a_build, cloud, instance_of, until_fed, until_heard
-from tests.stories.layouts import IN_MEMORY, STAGES
+from tests.contracts.broker_under_test import BANK, SHOP
+from tests.contracts.stage import dead_letters, line
+from tests.stories.cloud import SMALL, Cloud, a_build, cloud, cloud_on, instance_of, until_fed, until_heard
+from tests.stories.layouts import IN_MEMORY, STAGES, one_broker_with_users
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -62,8 +74,7 @@ async def build_and_delete(setup: Cloud, build: BuildInstance) -> InstanceId:
     id_ = instance_of(build)
     await setup.send(build)
     await setup.until_state(id_, "active")
-    await setup.send(DeleteInstance(instance=id_))
-    await setup.until_state(id_, "deleted")
+    await setup.delete(id_)
     return id_
 
 
@@ -92,8 +103,7 @@ async def test_an_application_receives_events_of_its_own_projects_only(bus: str,
         setup.listening("p1", exchange=FEED) as heard_of_one,
         setup.listening("*", exchange=FEED) as heard,
     ):
-        await setup.add_host("h1")
-        await setup.until_registered("h1")
+        await setup.add_hosts("h1")
         await build_and_delete(setup, a_build(1, project="p1"))
         assert heard == [], "nobody is registered, and nothing is said"
         await register(setup, "shop", "p1", "p2")
@@ -121,8 +131,7 @@ async def test_all_schedulers_learn_of_an_application_and_a_removed_one_gets_no_
 ) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.listening("*", exchange=FEED) as heard:
         async with setup.scheduler():
-            await setup.add_host("h1")
-            await setup.until_registered("h1")
+            await setup.add_hosts("h1")
             await register(setup, "shop", "p1")
             await register(setup, "shop", "p2")
             await register(setup, "desk", "p1")
@@ -157,8 +166,7 @@ async def test_a_feed_and_an_answer_for_a_member_tell_nothing_of_hosts_and_an_op
         setup.listening("shop", exchange=FEED) as fed,
     ):
         for host in ("vault-1", "vault-2"):
-            await setup.add_host(host, vcpu=7919)
-            await setup.until_registered(host)
+            await setup.add_hosts(host, vcpu=7919)
         setting = SetHost(host="vault-1", mode="draining", reason=note)
         await setup.client.ask(setting)
         await register(setup, "a", "shop")
@@ -188,3 +196,102 @@ async def test_a_feed_and_an_answer_for_a_member_tell_nothing_of_hosts_and_an_op
         ("enabled", 1),
         ("capacity", 1),
     ]
+
+
+FLOOD = 2_000
+BUSES = pytest.mark.parametrize(
+    ("bus", "books"), [("memory", "memory"), pytest.param("rabbitmq", "memory", marks=pytest.mark.rabbitmq)]
+)
+
+
+@asynccontextmanager
+async def a_cloud(bus: str, books: str) -> AsyncIterator[Cloud]:
+    async with (
+        one_broker_with_users(bus, SHOP.user, BANK.user) as brokers,
+        cloud_on(brokers, books) as setup,
+        setup.placement(),
+    ):
+        yield setup
+
+
+async def publish(broker: Broker, exchange: str, requests: Sequence[Message], project: str) -> None:
+    """Each request in a parcel of its own, as the program in docs/bus.md publishes it."""
+    connection = await broker.connect()
+    publishing = await connection.open_publishing()
+    parcels = [
+        Parcel(exchange, f"build.request.{project}", line(each), content_type=PLAIN, mandatory=True)
+        for each in requests
+    ]
+    receipts = await asyncio.gather(*[publishing.publish(each) for each in parcels])
+    assert set(receipts) == {Receipt.CONFIRMED}
+    await connection.close()
+
+
+async def give_queue(setup: Cloud, *applications: Application) -> None:
+    for each in applications:
+        await setup.brokers.api.declare(objects_of_application(each))
+
+
+def wrong(number: int, project: str) -> Message:
+    """It is answered without a host, which makes a flood of it cheap to test."""
+    return a_build(number, project=project, flavor=structs.replace(SMALL, vcpus=-1))
+
+
+@BUSES
+@pytest.mark.timeout(180)
+async def test_a_flood_of_one_application_delays_the_boot_of_another_by_a_few_batches(
+    bus: str, books: str
+) -> None:
+    async with a_cloud(bus, books) as setup, setup.listening("build.#") as heard:
+        await give_queue(setup, SHOP, BANK)
+        async with setup.scheduler():
+            await register(setup, SHOP.name, *SHOP.projects)
+            await register(setup, BANK.name, *BANK.projects)
+            await setup.add_hosts("h1")
+        flood = [wrong(number, "shop") for number in range(1, FLOOD + 1)]
+        await publish(setup.brokers.api.broker(SHOP.user), SHOP.exchange, flood, "shop")
+        late = a_build(FLOOD + 1, project="bank")
+        await publish(setup.brokers.api.broker(BANK.user), BANK.exchange, [late], "bank")
+
+        async with setup.scheduler():
+            await until(lambda: len(heard) == FLOOD + 1, "every request has ended")
+
+        of_bank = [number for number, each in enumerate(heard) if isinstance(each, BuildAccepted)]
+        assert len(of_bank) == 1
+        # All of the flood waited before it.
+        assert of_bank[0] < FLOOD / 2
+        assert sum(isinstance(each, BuildRejected) for each in heard) == FLOOD
+
+
+@BUSES
+async def test_schedulers_read_the_queue_of_an_application_from_when_it_exists_until_it_is_removed(
+    bus: str, books: str
+) -> None:
+    async with a_cloud(bus, books) as setup, setup.listening("build.#") as heard:
+
+        async def until_rejected(count: int) -> None:
+            await until(lambda: heard, f"{count} requests are answered", lambda all_: len(all_) == count)
+
+        async def by_its_own(number: int, by: Application = SHOP) -> None:
+            requests = [wrong(number, by.name)]
+            await publish(setup.brokers.api.broker(by.user), by.exchange, requests, by.name)
+
+        async with setup.scheduler():
+            # It is registered before it has queues.
+            await register(setup, SHOP.name, *SHOP.projects)
+            await publish(setup.brokers.api.broker(SHOP.user), API, [wrong(1, "shop")], "shop")
+            await until_rejected(1)
+            await give_queue(setup, SHOP)
+            await by_its_own(2)
+            await until_rejected(2)
+
+            await setup.client.ask(SetApplication(name=SHOP.name, removed=True))
+            for queue in API_QUEUES:
+                await setup.brokers.api.delete_queue(application_queue(queue, SHOP.name))
+            await setup.send(wrong(3, "bank"))
+            await until_rejected(3)
+
+            await give_queue(setup, BANK)
+            await register(setup, BANK.name, *BANK.projects)
+            await by_its_own(4, BANK)
+            await until_rejected(4)

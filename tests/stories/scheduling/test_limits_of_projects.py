@@ -32,16 +32,14 @@ async def booted(setup: Cloud, number: int, project: str = "shop", **fields: obj
 
 async def refused(setup: Cloud, build: BuildInstance) -> str:
     """Ask for it: nothing is written, and the answer is why it is rejected."""
-    answer = await setup.client.ask(build)
-    assert isinstance(answer, BuildRejected), answer
+    answer = await setup.ask(build, BuildRejected)
     assert (answer.field, answer.value, answer.request_id) == ("project", "shop", build.request_id)
     assert await setup.instance(instance_of(build)) is None
     return answer.reason
 
 
 async def rows(setup: Cloud) -> int:
-    found = await setup.client.ask(AskInstances(limit=200))
-    assert isinstance(found, InstancesFound)
+    found = await setup.ask(AskInstances(limit=200), InstancesFound)
     return len(found.instances)
 
 
@@ -64,12 +62,10 @@ async def test_a_project_has_only_so_many_instances_that_are_open_or_in_error(bu
 
         for index in range(3):
             await setup.client.ask(DeleteInstance(instance=instance_of(failed, index), project="shop"))
-        await setup.add_host("h1", vcpu=64)
-        await setup.until_reported("h1")
+        await setup.add_hosts("h1", vcpu=64)
         for number in range(10, 20):
             build = await booted(setup, number, count=3)
-            for index in range(3):
-                await setup.until_state(instance_of(build, index), "active")
+            await setup.until_all(build, "active")
 
 
 async def test_many_requests_of_a_batch_count_together(bus: str, books: str) -> None:
@@ -104,8 +100,7 @@ async def test_a_project_may_ask_for_only_so_many_instances_a_second(bus: str, b
         assert "may ask this scheduler for 1 a second (scheduler.project_rate)" in reason
         assert isinstance(answer, BuildRejected)
         assert answer.reason.startswith("project shop has asked for")
-        deleted = await setup.client.ask(DeleteInstance(instance=instance_of(first), project="shop"))
-        assert isinstance(deleted, InstancesFound)
+        deleted = await setup.ask(DeleteInstance(instance=instance_of(first), project="shop"), InstancesFound)
         assert [each.state for each in deleted.instances] == ["deleted"]
         await booted(setup, 3, project="bank")
 
@@ -125,14 +120,12 @@ async def test_a_project_has_only_so_many_server_groups_also_if_it_deletes_them(
             assert isinstance(await setup.client.ask(each), GroupsFound)
         await setup.client.ask(DeleteGroup(id=orders[0].id, project="shop"))
 
-        answer = await setup.client.ask(orders[3])
+        answer = await setup.ask(orders[3], BuildRejected)
 
-        assert isinstance(answer, BuildRejected)
         assert "project shop has 3 server groups" in answer.reason
         assert isinstance(await setup.client.ask(orders[1]), GroupsFound)
         assert isinstance(await setup.client.ask(structs.replace(orders[3], project="bank")), GroupsFound)
-        found = await setup.client.ask(AskGroups())
-        assert isinstance(found, GroupsFound)
+        found = await setup.ask(AskGroups(), GroupsFound)
         assert [each.id for each in found.groups] == [each.id for each in orders[1:]]
 
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from bus.messages.build import AskInstances, BuildRejected, DeleteInstance, InstancesFound
+from bus.messages.build import AskInstances, BuildRejected, InstancesFound
 from tests.stories.cloud import SMALL, Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import BOTH
 
@@ -16,8 +16,7 @@ async def names(setup: Cloud, question: AskInstances) -> list[str]:
     """All names, by pages of one instance each."""
     found, after = list[str](), None
     while True:
-        page = await setup.client.ask(structs.replace(question, limit=1, after=after))
-        assert isinstance(page, InstancesFound), page
+        page = await setup.ask(structs.replace(question, limit=1, after=after), InstancesFound)
         found += [each.name for each in page.instances]
         if (after := page.next) is None:
             return found
@@ -26,9 +25,8 @@ async def names(setup: Cloud, question: AskInstances) -> list[str]:
 @BOTH
 async def test_instances_are_listed_in_each_order_and_counted(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_host("h1")
-        await setup.add_host("h2", "c2")
-        await setup.until_registered("h1", "h2")
+        await setup.add_hosts("h1")
+        await setup.add_hosts("h2", cell="c2")
         builds = (
             a_build(1, name="web-10", hosts=("h1",)),
             a_build(2, name="web-2", hosts=("h2",), flavor=LARGE),
@@ -36,8 +34,7 @@ async def test_instances_are_listed_in_each_order_and_counted(bus: str, books: s
         )
         for build in builds:
             await setup.client.ask(build)
-            for index in range(build.count):
-                await setup.until_state(instance_of(build, index), "active")
+            await setup.until_all(build, "active")
 
         assert await names(setup, AskInstances(order="age")) == ["web-10", "web-2", "db-1", "db-2"]
         assert await names(setup, AskInstances(order="name", backwards=True)) == [
@@ -54,24 +51,18 @@ async def test_instances_are_listed_in_each_order_and_counted(bus: str, books: s
             "db-2",
             "web-10",
         ]
-        counted = await setup.client.ask(AskInstances(cell="c1", limit=1, counted=True))
-        assert isinstance(counted, InstancesFound)
+        counted = await setup.ask(AskInstances(cell="c1", limit=1, counted=True), InstancesFound)
         assert (len(counted.instances), counted.count, counted.more_than) == (1, 3, False)
 
-        odd = a_build(4, name="WEB-ÜBER", hosts=("h1",))
-        await setup.client.ask(odd)
-        await setup.until_state(instance_of(odd), "active")
+        odd = await setup.boot(4, name="WEB-ÜBER", hosts=("h1",))
         # Only the capitals of ASCII are like small letters, whatever the database and its locale.
         for part, wanted in (("Ü", ["WEB-ÜBER"]), ("b-Üb", ["WEB-ÜBER"]), ("ü", []), ("%", []), ("_", [])):
             assert await names(setup, AskInstances(part=part)) == wanted, part
-        await setup.client.ask(DeleteInstance(instance=instance_of(odd)))
-        await setup.until_state(instance_of(odd), "deleted")
+        await setup.delete(odd.id)
         # A deleted instance has no place in the order of hosts, and is not counted there.
-        by_host = await setup.client.ask(AskInstances(order="host", limit=1, counted=True))
-        assert isinstance(by_host, InstancesFound)
+        by_host = await setup.ask(AskInstances(order="host", limit=1, counted=True), InstancesFound)
         assert by_host.count == len(await names(setup, AskInstances(order="host"))) == 4
         gone = instance_of(a_build(9))
-        refused = await setup.client.ask(AskInstances(order="name", after=gone))
-        assert isinstance(refused, BuildRejected)
+        refused = await setup.ask(AskInstances(order="name", after=gone), BuildRejected)
         assert (refused.field, refused.value) == ("after", str(gone))
         assert refused.reason == "there is no such instance any more: begin with the first page again"

@@ -15,28 +15,22 @@ from bus.messages.build import (
 )
 from engine.inventories import ReportedInventory, ReportedProvider
 from engine.refusals import AlreadyClaimed, Claimed, DoesNotFit, ShapeMoved, Superseded
-from tests.stories.cloud import QUICK_PACE, SMALL, a_build, a_host, cloud, host_id, instance_of
+from tests.stories.cloud import QUICK_PACE, SMALL, a_build, a_host, cloud, instance_of
 from tests.stories.layouts import STAGES
-from tests.stories.scripted import DiesAfterItsClaim, InterferingOnce
+from tests.stories.scripted import DiesAfterItsClaim, Interfering, host_id
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
 
-async def nothing() -> None:
-    """An action without effect."""
-
-
 @STAGES
 async def test_other_content_under_the_same_id_is_rejected(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_host("h1")
-        await setup.until_registered("h1")
+        await setup.add_hosts("h1")
         await setup.client.ask(a_build(1))
 
-        rejected = await setup.client.ask(a_build(1, name="another"))
+        rejected = await setup.ask(a_build(1, name="another"), BuildRejected)
 
-        assert isinstance(rejected, BuildRejected)
         assert (rejected.field, rejected.value) == ("request_id", str(UUID(int=1)))
         assert rejected.reason.startswith("duplicate id")
         assert await setup.used() == {"h1": 1}
@@ -50,13 +44,9 @@ async def test_a_request_that_no_host_can_take_ends_in_error_with_the_funnel(bus
         setup.scheduler(),
         setup.listening("instance.error.*") as heard,
     ):
-        await setup.add_host("h1", vcpu=2)
-        await setup.add_host("h2", "c2", vcpu=2)
-        await setup.until_registered("h1", "h2")
-        build = a_build(1, flavor=structs.replace(SMALL, vcpus=3))
-
-        await setup.send(build)
-        state = await setup.until_state(instance_of(build), "error")
+        await setup.add_hosts("h1", vcpu=2)
+        await setup.add_hosts("h2", cell="c2", vcpu=2)
+        state = await setup.boot(1, "error", flavor=structs.replace(SMALL, vcpus=3))
 
         assert state.cell == "cell0"
         assert state.no_valid_host is not None
@@ -73,14 +63,11 @@ async def test_a_host_that_stops_qualifying_between_choice_and_claim_gives_way_t
     async with cloud(bus, books) as setup, setup.placement():
         await setup.add_host("h1", vcpu=100, traits=("CUSTOM_FAST",))
         await setup.add_host("h2", vcpu=8, traits=("CUSTOM_FAST",))
-        losing = InterferingOnce(lambda: setup.report(a_host("h1", vcpu=100)))
+        losing = Interfering(lambda: setup.report(a_host("h1", vcpu=100)))
         async with setup.scheduler(station=losing.station):
             await setup.until_registered("h1", "h2")
             fast = structs.replace(SMALL, extra_specs={"trait:CUSTOM_FAST": "required"})
-            build = a_build(1, flavor=fast)
-
-            await setup.send(build)
-            state = await setup.until_state(instance_of(build), "active")
+            state = await setup.boot(1, flavor=fast)
 
             assert state.host == "h2"
             assert losing.verdicts == [ShapeMoved, Claimed]
@@ -107,13 +94,10 @@ async def test_a_cell_of_a_host_that_fills_up_between_choice_and_claim_gives_way
         await setup.add_host("h1", vcpu=16)
         await setup.report(nested)
         await setup.add_host("h2", vcpu=4)
-        filling = InterferingOnce(lambda: setup.fill("h1", 8, at="h1-n0"))
+        filling = Interfering(lambda: setup.fill("h1", 8, at="h1-n0"))
         async with setup.scheduler(station=filling.station):
             await setup.until_registered("h1", "h2")
-            build = a_build(1)
-
-            await setup.send(build)
-            state = await setup.until_state(instance_of(build), "active")
+            state = await setup.boot(1)
 
             assert state.host == "h1"
             assert filling.verdicts == [DoesNotFit, Claimed]
@@ -125,7 +109,7 @@ async def test_an_instance_deleted_before_it_is_placed_holds_nothing(bus: str, b
     async with cloud(bus, books) as setup, setup.placement():
         await setup.add_host("h1")
         build = a_build(1)
-        deleting = InterferingOnce(lambda: setup.client.ask(DeleteInstance(instance=instance_of(build))))
+        deleting = Interfering(lambda: setup.client.ask(DeleteInstance(instance=instance_of(build))))
         async with setup.scheduler(station=deleting.station):
             await setup.until_registered("h1")
 
@@ -142,8 +126,7 @@ async def test_an_instance_deleted_before_it_is_placed_holds_nothing(bus: str, b
 @STAGES
 async def test_a_delete_that_overtakes_its_request_leaves_nothing_to_build(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_host("h1")
-        await setup.until_registered("h1")
+        await setup.add_hosts("h1")
         build = a_build(1)
 
         assert await setup.client.ask(DeleteInstance(instance=instance_of(build))) == InstancesFound(
@@ -170,7 +153,7 @@ async def test_a_worker_killed_between_claim_and_publish_leaves_a_claim_that_the
         (held,) = [name for name, used in (await setup.used()).items() if used]
         # The second worker would choose another host; the granted claim decides.
         await setup.disable(held)
-        adopting = InterferingOnce(nothing)
+        adopting = Interfering()
         async with setup.scheduler("scheduler-2", station=adopting.station):
             state = await setup.until_state(instance_of(build), "active")
 

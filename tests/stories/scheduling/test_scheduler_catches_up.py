@@ -29,8 +29,9 @@ from placement_worker.store_sql import PlacementStore
 from placement_worker.store_sql.log import ChangeFeed
 from scheduler_worker.replica import CatchingUp
 from tests.contracts.stage import SETTINGS
-from tests.stories.cloud import QUICK_PACE, SMALL, Cloud, a_build, a_host, cloud, host_id, instance_of
+from tests.stories.cloud import QUICK_PACE, SMALL, Cloud, a_host, cloud
 from tests.stories.layouts import ONE_BROKER
+from tests.stories.scripted import host_id
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -99,9 +100,7 @@ class _FrozenFeed(ChangeFeed):
 
 async def the_end_of(setup: Cloud, number: int, **fields: object) -> InstanceState:
     """The request is not asked: a question that is repeated is searched for twice."""
-    build = a_build(number, **fields)
-    await setup.send(build)
-    return await setup.until_state(instance_of(build), "active", "error")
+    return await setup.boot(number, "active", "error", **fields)
 
 
 @ONE_BROKER
@@ -109,8 +108,7 @@ async def test_with_two_placement_workers_the_writes_of_both_are_known_before_a_
     bus: str, books: str
 ) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.placement(), setup.scheduler():
-        await setup.add_host("h1", vcpu=1)
-        await setup.until_registered("h1")
+        await setup.add_hosts("h1", vcpu=1)
         for number in range(1, 21):
             # The host grows by exactly the amount that the next request asks for.
             await setup.report(a_host("h1", vcpu=number))
@@ -154,8 +152,7 @@ async def test_a_change_that_was_lost_silently_is_noticed_and_healed(bus: str, b
     async with cloud(bus, books) as setup:
         setup.books = forgetful = FrozenLog(setup.books)
         async with setup.placement(), setup.scheduler(station=reads.station, pace=patient):
-            await setup.add_host("h1", vcpu=1)
-            await setup.until_registered("h1")
+            await setup.add_hosts("h1", vcpu=1)
             assert (await the_end_of(setup, 1)).state == "active"
             all_read = reads.full
             await forgetful.freeze("h1")
@@ -215,8 +212,7 @@ async def test_a_false_change_counts_no_longer_than_until_all_is_read_again(
         setup.placement(),
         setup.scheduler(station=reads.station, pace=patient),
     ):
-        await setup.add_host("h1", vcpu=8)
-        await setup.until_registered("h1")
+        await setup.add_hosts("h1", vcpu=8)
         (page,) = [await setup.books.snapshot_page(0, 10)]
         liar = Station(setup.brokers.at_api("placement"), "liar", settings=SETTINGS)
         all_read = reads.full
@@ -228,8 +224,7 @@ async def test_a_false_change_counts_no_longer_than_until_all_is_read_again(
         await until(lambda: free_on_one_host(setup.pictures[0]) == 8, "the picture is true again")
         assert (await the_end_of(setup, 1, flavor=structs.replace(SMALL, vcpus=8))).state == "active"
         # A host that takes the lie's place later is believed, and so is the next usage of this one.
-        await setup.add_host("h2", vcpu=8)
-        await setup.until_registered("h2")
+        await setup.add_hosts("h2", vcpu=8)
         assert (await the_end_of(setup, 2, flavor=structs.replace(SMALL, vcpus=8))).state == "active"
         refused = await the_end_of(setup, 3)
         assert (refused.state, refused.reason) == ("error", "no valid host")

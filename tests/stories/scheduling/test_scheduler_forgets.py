@@ -14,8 +14,9 @@ from bus.messages.hosts import HostSet, SetHost
 from bus.topology import API
 from scheduler_worker.store_sql import HostQuery
 from tests.contracts.stage import send
-from tests.stories.cloud import QUICK, QUICK_PACE, a_build, cloud, host_id, instance_of
+from tests.stories.cloud import QUICK, QUICK_PACE, a_build, cloud, instance_of
 from tests.stories.layouts import ONE_BROKER
+from tests.stories.scripted import host_id
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -45,9 +46,7 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
         setup.scheduler(clock=calendar.now, settings=forgetting, pace=FORGETS),
         setup.scheduler("another", clock=calendar.now, settings=forgetting, pace=FORGETS),
     ):
-        for name in ("removed", "silent"):
-            await setup.add_host(name)
-        await setup.until_reported("removed", "silent")
+        await setup.add_hosts("removed", "silent")
         assert isinstance(await setup.client.ask(SetHost(host="removed", mode="draining")), HostSet)
         assert isinstance(await setup.client.ask(DeleteProvider(id=host_id("removed"))), WriteAnswered)
 
@@ -72,8 +71,7 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
 
         await until(is_counted_by_nobody, "neither worker counts it among the hosts")
         # A host that comes back is a new host.
-        await setup.add_host("removed")
-        await setup.until_reported("removed")
+        await setup.add_hosts("removed")
         (back,) = await setup.rows.hosts(HostQuery(name="removed"))
         assert back.setting.mode == "up"
 
@@ -88,8 +86,7 @@ async def test_a_request_that_was_sent_too_long_ago_is_refused_and_builds_nothin
         setup.scheduler(),
         setup.listening("build.#") as heard,
     ):
-        await setup.add_host("h1")
-        await setup.until_registered("h1")
+        await setup.add_hosts("h1")
         late = Envelope[Message](message=a_build(1), sent_at=datetime.now(UTC) - DAY - timedelta(minutes=1))
         parcel = Parcel(API, "build.request.-", encode(late), content_type=PLAIN, mandatory=True)
 

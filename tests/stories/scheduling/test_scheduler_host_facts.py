@@ -12,7 +12,6 @@ from engine.hosts import Supported
 from engine.picture.picture import Picture
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from moor.client.bus_client import hosts_of
-from tests.contracts.conductor_stores import open_conductor_store
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, failing, instance_of
 from tests.stories.layouts import STAGES
 from tests.waiting import until
@@ -45,9 +44,7 @@ async def host_of(
     setup: Cloud, number: int, extra_specs: Mapping[str, str] | None = None, **other: Any
 ) -> str:
     flavor = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1, extra_specs=dict(extra_specs or {}))
-    build = a_build(number, flavor=flavor, **other)
-    await setup.send(build)
-    return (await setup.until_state(instance_of(build), "active")).host
+    return (await setup.boot(number, flavor=flavor, **other)).host
 
 
 @STAGES
@@ -60,8 +57,7 @@ async def test_boots_go_where_it_is_cool_and_where_the_capability_is_and_to_the_
         cloud(bus, books, scripted=("c2",)) as setup,
         setup.placement(),
         setup.scheduler(settings=COOL_FIRST, picture=picture),
-        open_conductor_store(books, "c1") as rows,
-        setup.cell(rows, *hosts),
+        setup.cell(*hosts),
     ):
         await setup.until_reported("cool", "hot", "sky")
         await until_measured(picture, "cool", "hot", "sky")
@@ -72,8 +68,7 @@ async def test_boots_go_where_it_is_cool_and_where_the_capability_is_and_to_the_
         second = instance_of(a_build(2))
         assert await host_of(setup, 3, same_host=(second,)) == "sky"
         assert await host_of(setup, 4, different_host=(instance_of(a_build(1)), second)) == "hot"
-        refused = await setup.client.ask(a_build(5, image_properties={"hw_colour": "blue"}))
-        assert isinstance(refused, BuildRejected)
+        refused = await setup.ask(a_build(5, image_properties={"hw_colour": "blue"}), BuildRejected)
         assert refused.field == "image_properties.hw_colour"
 
 
@@ -85,23 +80,18 @@ async def test_a_host_where_builds_fail_in_a_row_is_disabled_and_the_next_reques
         cloud(bus, books, scripted=("c2",)) as setup,
         setup.placement(),
         setup.scheduler(settings=structs.replace(QUICK, failed_builds_max=2)),
-        open_conductor_store(books, "c1") as rows,
-        setup.cell(rows, a_host("bad", 40.0), script=failing()),
+        setup.cell(a_host("bad", 40.0), script=failing()),
     ):
         await setup.until_reported("bad")
         for number in (1, 2):
-            build = a_build(number)
-            await setup.send(build)
-            await setup.until_state(instance_of(build), "error")
+            await setup.boot(number, "error")
 
         await until(
             lambda: hosts_of(setup.client, "bad"),
             "the host is disabled",
             lambda found: found[0].setting.mode == "draining",
         )
-        last = a_build(3)
-        await setup.send(last)
-        state = await setup.until_state(instance_of(last), "error")
+        state = await setup.boot(3, "error")
 
         assert state.no_valid_host is not None
         (step,) = state.no_valid_host.steps

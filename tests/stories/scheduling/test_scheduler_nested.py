@@ -1,17 +1,19 @@
 """Boots on hosts with CPUs in NUMA nodes, and on hosts with their disk in a shared pool: from the request to the
-release.
+release. Guests with processors, pages and devices on a host of two cells are a sample of the small worlds that
+tests/properties/test_guest_worlds.py has in full.
 """
+
+import random
+from collections import Counter
 
 import pytest
 
-from bus.messages.build import DeleteInstance
-from bus.messages.placement import ReportInventory
+from bus.messages.build import BuildInstance
 from engine.flavors import Flavor
-from engine.inventories import ReportedInventory, ReportedProvider
-from laboratory.computes.hosts import HostSize, SimulatedHost
-from tests.contracts.conductor_stores import open_conductor_store
-from tests.contracts.placement_orders import aggregate
-from tests.stories.cloud import Cloud, a_build, cloud, failing, host_id, instance_of
+from laboratory.computes.hosts import HostSize, SimulatedHost, gpu, pci_function, virtual_functions
+from tests.properties.guest_oracle import SmallGuest, SmallHost, SmallProvider
+from tests.properties.test_guest_worlds import GUESTS
+from tests.stories.cloud import Cloud, a_build, cloud, failing, instance_of
 from tests.stories.layouts import STAGES
 from tests.waiting import until
 
@@ -47,22 +49,17 @@ async def test_a_boot_is_claimed_in_one_node_swapped_to_a_node_of_another_host_a
         cloud(bus, books, scripted=("c2",)) as setup,
         setup.placement(),
         setup.scheduler(),
-        open_conductor_store(books, "c1") as rows,
-        setup.cell(rows, nested("better", 16), nested("other", 8), script=failing("better")),
+        setup.cell(nested("better", 16), nested("other", 8), script=failing("better")),
     ):
         await setup.until_reported("better", "other")
-        build = a_build(1, flavor=THREE)
-
-        await setup.send(build)
-        state = await setup.until_state(instance_of(build), "active")
+        state = await setup.boot(1, flavor=THREE)
 
         assert (state.host, state.attempt) == ("other", 2)
         assert [failure.host for failure in state.failures] == ["better"]
         await until_used(setup, "VCPU", other_NUMA0=3)
         await until_used(setup, "DISK_GB", other=1)
 
-        await setup.client.ask(DeleteInstance(instance=instance_of(build)))
-        await setup.until_state(instance_of(build), "deleted")
+        await setup.delete(state.id)
         await until_used(setup, "VCPU")
 
 
@@ -74,15 +71,13 @@ async def test_equal_boots_fill_both_nodes_and_the_next_is_told_what_each_has_le
         cloud(bus, books, scripted=("c2",)) as setup,
         setup.placement(),
         setup.scheduler(),
-        open_conductor_store(books, "c1") as rows,
-        setup.cell(rows, nested("only", 8)),
+        setup.cell(nested("only", 8)),
     ):
         await setup.until_reported("only")
         both, one_more = a_build(1, flavor=THREE, count=2), a_build(2, flavor=THREE)
 
         await setup.send(both)
-        for index in range(2):
-            await setup.until_state(instance_of(both, index), "active")
+        await setup.until_all(both, "active")
         await until_used(setup, "VCPU", only_NUMA0=3, only_NUMA1=3)
         await setup.send(one_more)
         state = await setup.until_state(instance_of(one_more), "error")
@@ -93,13 +88,93 @@ async def test_equal_boots_fill_both_nodes_and_the_next_is_told_what_each_has_le
         ]
 
 
-def alone(name: str, totals: dict[str, int], *traits: str) -> ReportInventory:
-    """A tree of one provider, in the aggregate of a rack."""
-    provider = ReportedProvider(
-        id=host_id(name),
-        name=name,
-        inventories={resource: ReportedInventory(total=total) for resource, total in totals.items()},
-        traits=traits,
-        aggregates=(aggregate("rack"),),
+SEQUENCES, GUESTS_MAX = 6, 4
+IN_CELLS = SimulatedHost(
+    name="h",
+    size=HostSize(
+        vcpus=6,
+        vcpu_ratio=1.0,
+        ram_mb=10,
+        ram_mb_reserved=0,
+        disk_gb=4,
+        numa_nodes=2,
+        pcpus=7,
+        pages=((2048, 12),),
+        devices=(
+            pci_function("8086", "10fb"),
+            virtual_functions(2, "blue"),
+            gpu("nvidia", 1),
+            gpu("nvidia", 1),
+        ),
+    ),
+)
+Used = dict[tuple[str, str], int]
+
+
+async def host_and_used(setup: Cloud) -> tuple[SmallHost, Used]:
+    """The host's tree as placement has it, and what is used of it."""
+    states = await setup.providers()
+    names = {state.id: state.name for state in states.values()}
+    small = SmallHost(
+        *(
+            SmallProvider(
+                state.name,
+                {resource: each.total for resource, each in state.inventories.items()},
+                names[state.parent] if state.parent else "",
+                is_cell="HW_NUMA_ROOT" in state.traits,
+                steps={resource: each.step_size for resource, each in state.inventories.items()},
+            )
+            for state in states.values()
+        )
     )
-    return ReportInventory(cell="c1", root=host_id(name), providers=(provider,))
+    used = {
+        (state.name, resource): each.used
+        for state in states.values()
+        for resource, each in state.inventories.items()
+        if each.used
+    }
+    return small, used
+
+
+async def placed(setup: Cloud, build: BuildInstance, guest: SmallGuest) -> bool:
+    """Boot a guest; whether it got a place, which is one that brute force finds."""
+    host, before = await host_and_used(setup)
+    possible = set(host.placements(guest, before))
+    await setup.send(build)
+    state = await setup.until_state(instance_of(build), "active" if possible else "error")
+    assert bool(state.host) == bool(possible)
+    _, after = await host_and_used(setup)
+    grown = Counter(after)
+    grown.subtract(before)
+    share = tuple(sorted((*part, amount) for part, amount in grown.items() if amount))
+    assert share in possible if possible else not share, f"{guest.name} got {share}"
+    return bool(possible)
+
+
+@STAGES
+async def test_guests_in_a_row_get_places_exactly_if_there_are_any(bus: str, books: str) -> None:
+    chance, verdicts = random.Random(28), Counter[bool]()
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(),
+        setup.cell(IN_CELLS),
+    ):
+        await setup.until_reported("h")
+
+        number = 0
+        for _ in range(SEQUENCES):
+            alive = []
+            for _ in range(GUESTS_MAX):
+                number += 1
+                asked, guest = chance.choice(GUESTS)
+                build = a_build(number, flavor=asked.flavor, port_requests=asked.port_requests)
+                fits = await placed(setup, build, guest)
+                verdicts[fits] += 1
+                alive += [instance_of(build)] * fits
+            for instance in alive:
+                await setup.delete(instance)
+            # Placement hears of a release by a message of its own.
+            await until(lambda: host_and_used(setup), "nothing is in use", lambda found: not found[1])
+    assert verdicts[True] > 5
+    assert verdicts[False] > 2, verdicts

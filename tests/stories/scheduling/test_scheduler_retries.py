@@ -1,59 +1,36 @@
-"""Placement refuses claims because the scheduler's picture was outdated: they are retried elsewhere, a bounded number
-of times.
+"""Claims that are refused because the picture was outdated are retried elsewhere, a bounded number of times; and instances that
+have used up their alternates get others.
 """
 
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
 
 import pytest
 from msgspec import structs
 
-from bus.broker import Broker
-from bus.message import Message
-from bus.messages.build import ClaimRefused
-from bus.messages.placement import ClaimAnswered
-from bus.settings import BusSettings
+from bus.messages.build import ClaimRefused, InstanceState
+from bus.messages.stored_names import CreateGroup, GroupsFound
 from bus.workers.health_server import Metrics
-from bus.workers.station import Station
+from engine.flavors import Flavor, JoinedGroup
+from engine.inventories import GroupId
 from engine.refusals import Claimed, NotAllowed, ShapeMoved
 from kit.health import About, Health
+from laboratory.computes.faults import FailsToBuild, FaultScript
 from laboratory.load.orders import claims_of
 from scheduler_worker.store_sql import InstanceQuery
 from tests.stories.cloud import QUICK_PACE, Cloud, a_build, a_host, cloud, instance_of
-from tests.stories.layouts import ONE_BROKER
-from tests.stories.scripted import InterferingOnce, is_claim
+from tests.stories.layouts import ONE_BROKER, SQL_STAGES, STAGES
+from tests.stories.moves.test_moves import Movers, movers
+from tests.stories.scripted import Interfering
 
 pytestmark = pytest.mark.asyncio
 
 
-class InterferingAlways:
-    """Runs an action before every claim of a scheduler, and records placement's verdicts on its claims."""
-
-    def __init__(self, action: Callable[[], Awaitable[object]]) -> None:
-        self._action = action
-        self.verdicts: list[type[object]] = []
-
-    def station(self, broker: Broker, name: str, *, settings: BusSettings, asks: bool) -> Station:
-        interfering = self
-
-        class InterferingStation(Station):
-            async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
-                if any(map(is_claim, questions)):
-                    await interfering._action()
-                answers = await super().ask_all(questions)
-                interfering.verdicts += [
-                    type(answer.verdict) for answer in answers if isinstance(answer, ClaimAnswered)
-                ]
-                return answers
-
-        return InterferingStation(broker, name, settings=settings, asks=asks)
-
-
-def moving(setup: Cloud, name: str, vcpu: int) -> InterferingAlways:
+def moving(setup: Cloud, name: str, vcpu: int) -> Interfering:
     """The host's shape changes before each of its claims."""
     numbers = itertools.count(1)
-    return InterferingAlways(
-        lambda: setup.report(a_host(name, vcpu=vcpu, traits=(f"CUSTOM_{next(numbers)}",)))
+    return Interfering(
+        lambda: setup.report(a_host(name, vcpu=vcpu, traits=(f"CUSTOM_{next(numbers)}",))), always=True
     )
 
 
@@ -65,10 +42,7 @@ async def test_when_all_retries_run_out_the_request_ends_with_the_reason(bus: st
         interfering = moving(setup, "h1", 8)
         async with setup.scheduler(station=interfering.station, pace=few):
             await setup.until_registered("h1")
-            build = a_build(1)
-
-            await setup.send(build)
-            state = await setup.until_state(instance_of(build), "active", "error")
+            state = await setup.boot(1, "active", "error")
 
             assert state.state == "error"
             assert state.reason.startswith("5 claims were refused, and no more are tried")
@@ -88,13 +62,10 @@ async def test_a_host_that_went_to_another_cell_is_passed_over(bus: str, books: 
             await setup.report(structs.replace(host, providers=(), removed=(host.root,)))
             await setup.report(a_host("h1", "c2", vcpu=100))
 
-        moving_away = InterferingOnce(move)
+        moving_away = Interfering(move)
         async with setup.scheduler(station=moving_away.station):
             await setup.until_registered("h1", "h2")
-            build = a_build(1)
-
-            await setup.send(build)
-            active = await setup.until_state(instance_of(build), "active")
+            active = await setup.boot(1)
 
             assert active.host == "h2"
             assert moving_away.verdicts == [NotAllowed, Claimed]
@@ -103,24 +74,15 @@ async def test_a_host_that_went_to_another_cell_is_passed_over(bus: str, books: 
 async def test_a_scheduler_counts_its_claims_by_verdict_and_an_instance_keeps_those_that_were_refused() -> (
     None
 ):
-    async def nothing() -> None: ...
-
-    interfering = InterferingOnce(nothing)
+    interfering = Interfering()
     async with cloud("memory", "memory") as setup, setup.placement():
         async with setup.scheduler(station=interfering.station) as parts:
-            await setup.add_host("h1", vcpu=1)
-            await setup.until_reported("h1")
+            await setup.add_hosts("h1", vcpu=1)
 
-            async def another_scheduler_is_faster() -> None:
-                await setup.fill("h1", 1)
-
-            interfering.action = another_scheduler_is_faster
-            late = a_build(1)
-            # Not asked: a question that is repeated is claimed twice.
-            await setup.send(late)
-            state = await setup.until_state(instance_of(late), "error")
-            await setup.add_host("h2")
-            await setup.until_reported("h1", "h2")
+            # Another scheduler is faster.
+            interfering.action = lambda: setup.fill("h1", 1)
+            state = await setup.boot(1, "error")
+            await setup.add_hosts("h2")
             await setup.send(a_build(2))
             await setup.until_state(instance_of(a_build(2)), "active")
             page = Metrics(Health(About("scheduler", "1.2"), parts)).page().decode()
@@ -131,3 +93,53 @@ async def test_a_scheduler_counts_its_claims_by_verdict_and_an_instance_keeps_th
         assert claims_of([row.told for row in placed]) == (1, 0)
         assert 'moor_claims_total{verdict="does_not_fit"} 1.0' in page
         assert 'moor_claims_total{verdict="claimed"} 1.0' in page
+
+
+APART = GroupId(UUID(int=77))
+SMALL = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1)
+
+
+def failing(**fields: object) -> FaultScript:
+    fault = structs.replace(FailsToBuild(reason="no disk"), **fields)
+    return FaultScript(seed=5, spawn_ms=5, faults=(fault,))
+
+
+async def all_ended(here: Movers, number: int, count: int) -> list[InstanceState]:
+    """The instances of a request for so many that are to be apart, when each of them is active or in error."""
+    await here.setup.ask(CreateGroup(id=APART, policy="anti-affinity"), GroupsFound)
+    build = a_build(number, flavor=SMALL, count=count, group=JoinedGroup(id=APART))
+    await here.setup.send(build)
+    return [
+        await here.setup.until_state(instance_of(build, index), "active", "error") for index in range(count)
+    ]
+
+
+@SQL_STAGES
+async def test_fifty_that_must_be_apart_are_all_built_though_a_third_of_the_builds_fail(
+    bus: str, books: str
+) -> None:
+    hosts = [f"h{number}" for number in range(80)]
+    async with movers(bus, books, *hosts, script=failing(probability=0.3)) as here:
+        ended = await all_ended(here, 1, 50)
+
+        assert [each.reason for each in ended if each.state != "active"] == []
+        assert len({each.host for each in ended}) == 50
+        used = await here.setup.used()
+        assert sorted(used.values()) == [0] * 30 + [1] * 50
+        assert {host for host, cores in used.items() if cores} == {each.host for each in ended}
+        assert any(each.is_refused for state in ended for each in state.failures)
+
+
+@STAGES
+async def test_when_no_further_host_fits_it_ends_with_every_reason(bus: str, books: str) -> None:
+    names = [f"h{number}" for number in range(5)]
+    async with movers(bus, books, *names, script=failing(hosts=("h1", "h2", "h3", "h4"))) as here:
+        ended = await all_ended(here, 1, 2)
+
+        (active,) = [each for each in ended if each.state == "active"]
+        (error,) = [each for each in ended if each.state == "error"]
+        assert active.host == "h0"
+        failed = {each.host for each in error.failures if not each.is_refused}
+        assert failed == {"h1", "h2", "h3", "h4"}
+        assert "; no alternate is left: no host among 5" in error.reason
+        await here.until_used(h0=1, h1=0, h2=0, h3=0, h4=0)

@@ -23,33 +23,25 @@ from engine.inventories import (
     GroupMember,
     GroupPolicy,
 )
-from tests.stories.cloud import (
-    Cloud,
-    a_build,
-    cloud,
-    host_id,
-    instance_of,
-)
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
+from tests.stories.scripted import host_id
 
 pytestmark = pytest.mark.asyncio
 
 GROUP = GroupId(UUID(int=5))
 IN_GROUP = JoinedGroup(id=GROUP)
-OTHER = ConsumerId(UUID(int=78))
 
 
 async def create(setup: Cloud, policy: GroupPolicy = "anti-affinity", **fields: object) -> GroupState:
     order = structs.replace(CreateGroup(id=GROUP, policy=policy, name="web"), **fields)
-    answer = await setup.client.ask(order)
-    assert isinstance(answer, GroupsFound), answer
+    answer = await setup.ask(order, GroupsFound)
     (group,) = answer.groups
     return group
 
 
 async def shown(setup: Cloud) -> GroupState:
-    answer = await setup.client.ask(AskGroups(id=GROUP))
-    assert isinstance(answer, GroupsFound)
+    answer = await setup.ask(AskGroups(id=GROUP), GroupsFound)
     (group,) = answer.groups
     return group
 
@@ -66,10 +58,8 @@ async def test_members_that_are_booted_at_once_by_three_schedulers_get_hosts_of_
         await stack.enter_async_context(setup.placement())
         for number in range(3):
             await stack.enter_async_context(setup.scheduler(f"scheduler-{number}"))
-        names = [f"host-{number}" for number in range(6)]
-        for number, name in enumerate(names):
-            await setup.add_host(name, f"c{1 + number % 2}")
-        await setup.until_reported(*names)
+        for cell in ("c1", "c2"):
+            await setup.add_hosts(*(f"host-{number}-in-{cell}" for number in range(3)), cell=cell)
         assert await create(setup) == GroupState(id=GROUP, policy="anti-affinity", name="web")
 
         builds = [a_build(number, group=IN_GROUP) for number in range(1, 6)]
@@ -105,9 +95,7 @@ async def test_an_affinity_group_of_several_requests_stays_on_the_host_of_its_fi
     bus: str, books: str
 ) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler("a"), setup.scheduler("b"):
-        for name in ("h1", "h2", "h3"):
-            await setup.add_host(name, vcpu=4)
-        await setup.until_reported("h1", "h2", "h3")
+        await setup.add_hosts("h1", "h2", "h3", vcpu=4)
         await create(setup, "affinity")
 
         builds = [a_build(1, group=IN_GROUP, count=2), a_build(2, group=IN_GROUP), a_build(3, group=IN_GROUP)]
@@ -116,9 +104,7 @@ async def test_an_affinity_group_of_several_requests_stays_on_the_host_of_its_fi
         hosts = {(await setup.until_state(each, "active")).host for each in instances}
 
         assert len(hosts) == 1
-        fifth = a_build(4, group=IN_GROUP)
-        await setup.client.ask(fifth)
-        failed = await setup.until_state(instance_of(fifth), "error")
+        failed = await setup.boot(4, "error", group=IN_GROUP)
         assert failed.no_valid_host is not None
         assert [(step.step, step.removed) for step in failed.no_valid_host.steps] == [
             ("affinity", 2),
@@ -128,8 +114,7 @@ async def test_an_affinity_group_of_several_requests_stays_on_the_host_of_its_fi
 
 async def test_a_build_that_names_no_group_or_describes_it_wrongly_ends_in_error() -> None:
     async with cloud("memory", "memory") as setup, setup.placement(), setup.scheduler():
-        await setup.add_host("h1")
-        await setup.until_reported("h1")
+        await setup.add_hosts("h1")
         await create(setup, max_per_host=2, project="shop")
 
         wrong = {
@@ -158,8 +143,7 @@ async def test_a_build_that_names_no_group_or_describes_it_wrongly_ends_in_error
 
 async def test_a_group_is_created_once_listed_and_deleted_and_its_members_stay() -> None:
     async with cloud("memory", "sqlite") as setup, setup.placement(), setup.scheduler():
-        await setup.add_host("h1")
-        await setup.until_reported("h1")
+        await setup.add_hosts("h1")
         group = await create(setup, project="shop")
         assert await create(setup, project="shop") == group
 
@@ -168,8 +152,7 @@ async def test_a_group_is_created_once_listed_and_deleted_and_its_members_stay()
             (CreateGroup(id=GROUP, policy="anti-affinity", name="web", project="bank"), "id"),
             (CreateGroup(id=GroupId(UUID(int=6)), policy="soft-affinity", max_per_host=2), "max_per_host"),
         ):
-            answer = await setup.client.ask(wrong)
-            assert isinstance(answer, BuildRejected)
+            answer = await setup.ask(wrong, BuildRejected)
             assert answer.field == field
         build = a_build(1, group=IN_GROUP, project="shop")
         await setup.send(build)

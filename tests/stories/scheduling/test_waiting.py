@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from uuid import uuid5
 
 import pytest
 from msgspec import structs
@@ -18,24 +17,21 @@ from bus.messages.build import (
     InstanceWaiting,
 )
 from bus.messages.hosts import SetHost
-from bus.messages.placement import ReleaseClaim
 from bus.messages.planning import AskExplanation, ExplanationsFound
 from engine.flavors import InstanceId, Wait
-from engine.inventories import ConsumerId
 from tests.stories.cloud import (
-    NAMES,
     QUICK_PACE,
     SMALL,
     Cloud,
     a_build,
     a_host,
     cloud,
+    filler_of,
     instance_of,
     until_heard,
 )
 from tests.stories.layouts import BOTH, STAGES
-from tests.stories.scheduling.test_all_or_nothing import claim_some
-from tests.stories.scripted import DiesAfterItsClaim, InterferingOnce
+from tests.stories.scripted import DiesAfterItsClaim, Interfering
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -50,27 +46,18 @@ async def a_full_host(bus: str, books: str, *schedulers: str) -> AsyncIterator[C
     async with cloud(bus, books) as setup, AsyncExitStack() as stack:
         await stack.enter_async_context(setup.placement())
         async with setup.scheduler("s0"):
-            await setup.add_host("h1", vcpu=2)
-            await setup.until_reported("h1")
+            await setup.add_hosts("h1", vcpu=2)
         await setup.fill("h1", vcpu=2)
         for name in schedulers:
             await stack.enter_async_context(setup.scheduler(name))
         yield setup
 
 
-async def empty(setup: Cloud, name: str = "h1") -> None:
-    """The consumer that fills this host goes."""
-    consumer = ConsumerId(uuid5(NAMES, f"who fills {name}"))
-    release = ReleaseClaim(cell="c1", consumer=consumer, attempt=1, issued_at=datetime.now(UTC))
-    await setup.conductors_in["c1"].publisher.send(release)
-
-
 async def waiting(setup: Cloud, *builds: BuildInstance) -> list[InstanceId]:
     """Ask for these, one after the other; all begin to wait."""
     instances = []
     for build in builds:
-        answer = await setup.client.ask(build)
-        assert isinstance(answer, BuildAccepted), answer
+        answer = await setup.ask(build, BuildAccepted)
         for instance in answer.instances:
             await setup.until_state(instance, "waiting")
             instances.append(instance)
@@ -89,12 +76,11 @@ async def test_a_request_waits_until_a_host_has_room(bus: str, books: str) -> No
         assert state.no_valid_host is not None
         assert [step.step for step in state.no_valid_host.steps] == ["capacity"]
         await until_heard(heard, InstanceWaiting)
-        answer = await setup.client.ask(AskExplanation(instance=instance))
-        assert isinstance(answer, ExplanationsFound)
+        answer = await setup.ask(AskExplanation(instance=instance), ExplanationsFound)
         assert answer.explanations[0].state.waiting == state.waiting
 
         before = datetime.now(UTC)
-        await empty(setup)
+        await setup.give_back(filler_of("h1"))
         state = await setup.until_state(instance, "active")
         assert (state.host, state.waiting, state.reason) == ("h1", None, "")
         (order,) = setup.placed
@@ -110,7 +96,7 @@ async def test_the_highest_priority_goes_first_and_then_the_oldest(bus: str, boo
         builds = [a_build(9 - at, flavor=WHOLE, wait=wish) for at, wish in enumerate(wishes)]
         instances = await waiting(setup, *builds)
 
-        await empty(setup)
+        await setup.give_back(filler_of("h1"))
         turns = [instances[2], instances[3], instances[0], instances[1]]
         for instance in turns:
             # The host has room for one, and only when that one is deleted for the next.
@@ -128,9 +114,9 @@ async def test_what_ends_by_its_deadline_tells_why_its_last_search_found_no_host
         async with setup.scheduler("s1"):
             (instance,) = await waiting(setup, a_build(1, flavor=WHOLE, wait=LONG))
 
-        interfering = InterferingOnce(lambda: claim_some(setup, "h1", 1))
+        interfering = Interfering(lambda: setup.fill("h1", 1, by="another"))
         async with setup.scheduler("s2", station=interfering.station):
-            await empty(setup)
+            await setup.give_back(filler_of("h1"))
 
             await until(
                 lambda: setup.until_state(instance, "waiting"),
@@ -157,7 +143,7 @@ async def test_room_that_came_while_no_scheduler_was_up_is_found_at_the_start(bu
     async with a_full_host(bus, books) as setup:
         async with setup.scheduler("s1"):
             (instance,) = await waiting(setup, a_build(1, wait=LONG))
-        await empty(setup)
+        await setup.give_back(filler_of("h1"))
         await setup.until_used(h1=0)
 
         async with setup.scheduler("s2"):
@@ -173,7 +159,7 @@ async def test_a_claim_of_a_scheduler_that_dies_is_taken_over(bus: str, books: s
             (instance,) = await waiting(setup, a_build(1, flavor=WHOLE, wait=LONG))
         hurried = structs.replace(QUICK_PACE, wake_lease_s=0.1)
         async with setup.scheduler("s2", station=dying.station, drain_s_max=0, pace=hurried):
-            await empty(setup)
+            await setup.give_back(filler_of("h1"))
             await dying.claimed.wait()
             async with setup.scheduler("s3", pace=hurried):
                 await setup.until_state(instance, "active")
@@ -187,8 +173,7 @@ async def test_a_host_that_is_enabled_or_new_wakes_what_waits() -> None:
         await stack.enter_async_context(setup.placement())
         for name in ("s1", "s2"):
             await stack.enter_async_context(setup.scheduler(name))
-        await setup.add_host("h1", vcpu=1)
-        await setup.until_reported("h1")
+        await setup.add_hosts("h1", vcpu=1)
         await setup.client.ask(SetHost(host="h1", mode="draining", reason="a disk"))
         first, second, third = await waiting(setup, a_build(1, count=3, wait=LONG))
 
@@ -215,10 +200,8 @@ async def test_what_is_wrong_with_a_wait_is_named() -> None:
             (Wait(for_s=1, priority=-1), "wait.priority"),
             (Wait(for_s=1, priority=101), "wait.priority"),
         ):
-            answer = await setup.client.ask(a_build(1, wait=wait))
-            assert isinstance(answer, BuildRejected)
+            answer = await setup.ask(a_build(1, wait=wait), BuildRejected)
             assert answer.field == field
             assert answer.value == str(getattr(wait, field.removeprefix("wait.")))
-        both = await setup.client.ask(a_build(1, count=2, wait=LONG, all_or_nothing=True))
-        assert isinstance(both, BuildRejected)
+        both = await setup.ask(a_build(1, count=2, wait=LONG, all_or_nothing=True), BuildRejected)
         assert (both.field, both.value) == ("all_or_nothing", "true")

@@ -31,10 +31,8 @@ from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store_sql import read as read_rows
 from kit.parts import Pauses
-from kit.process import run_until
 from kit.rest import RestLimits
 from laboratory.ironic import (
-    IronicScript,
     IronicSimSettings,
     IronicTransport,
     SimulatedIronic,
@@ -42,7 +40,7 @@ from laboratory.ironic import (
     WorkDurations,
     available_nodes,
 )
-from tests.ironic_clock import IronicClock
+from tests.running import closing, running
 from tests.stores_in_memory import MemoryIronicStore
 from tests.waiting import until
 
@@ -69,8 +67,6 @@ class Wire(httpx.AsyncBaseTransport):
         # What happens instead of the request; it may make it.
         self.events: dict[int, Event] = {}
         self.requests: list[str] = []
-        # What happens instead of any request of a kind.
-        self.refuses: Callable[[httpx.Request], Event | None] = lambda _: None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         number = next(self._numbers)
@@ -79,7 +75,7 @@ class Wire(httpx.AsyncBaseTransport):
         async def go() -> httpx.Response:
             return await self._inner.handle_async_request(request)
 
-        event = self.events.pop(number, None) or self.refuses(request)
+        event = self.events.pop(number, None)
         return await (go() if event is None else event(go))
 
 
@@ -90,6 +86,10 @@ async def lose_request(_: Callable[[], Awaitable[httpx.Response]]) -> httpx.Resp
 async def lose_answer(go: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
     await go()
     raise httpx.ReadError("the connection broke before the answer came")
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
 
 
 class Rows(MemoryIronicStore):
@@ -122,34 +122,27 @@ class Place:
 
 
 class Stand:
-    """`hears`: whether Ironic's notifications arrive; `elsewhere`: at a daemon that does not own the node."""
+    """`hears`: whether Ironic's notifications arrive."""
 
     def __init__(
         self,
         *,
         node: SimulatedNode | None = None,
         hears: bool = True,
-        elsewhere: bool = False,
         settings: IronicSimSettings | None = None,
-        script: IronicScript | None = None,
     ) -> None:
         (self._node,) = (node,) if node else available_nodes(1)
-        self._ironic_clock = IronicClock()
         self.id = ProviderId(UUID(self._node.uuid))
         self.ironic = SimulatedIronic(
             [self._node],
-            self._ironic_clock,
+            time.time,
             self._publish,
             settings or IronicSimSettings(delays=DELAYS),
-            script=script,
         )
         self.wire = Wire(self.ironic)
         self.store = Rows()
-        # The daemons' clock, and how it differs from Ironic's.
-        self.clock_us: Callable[[], int] = lambda: time.time_ns() // 1000 + self.ahead_us
-        self.ahead_us = 0
-        self.writer = self._new_keeper()
-        self._hearing = self._new_keeper() if elsewhere else self.writer
+        self.writer = NodeWriter(self.store, TERMS, alone("d1"), skew_us=1, clock_us=now_us)
+        self.writer.listen(self._follow)
         self.said: list[Said] = []
         # Messages that the broker has not accepted.
         self.unsaid: list[asyncio.Future[None]] = []
@@ -178,68 +171,68 @@ class Stand:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Ironic, its notifications, and placement."""
-        told = asyncio.Event()
-        tasks = [
-            asyncio.create_task(run_until(told, (self.ironic,), 5)),
-            asyncio.create_task(self._do_what_follows()),
-        ]
-        try:
-            yield
-        finally:
-            told.set()
-            tasks[1].cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with running((self.ironic,)):
+            following = asyncio.create_task(self._do_what_follows())
+            try:
+                yield
+            finally:
+                following.cancel()
 
     @asynccontextmanager
-    async def daemon(
-        self, name: str = "d1", *, reads: bool = True, touches: bool = True, settings: DaemonRules = QUICK
-    ) -> AsyncIterator[Place]:
-        """One that owns the node under a new epoch; with `reads`, it has read it. Without `touches` nobody tells it of rows
-        that are written: it must look for them.
-        """
+    async def daemon(self, name: str = "d1") -> AsyncIterator[Place]:
+        """One that owns the node under a new epoch, and has read it."""
         place = Place(name)
-        epoch = await self.give_to(name, reads=reads)
-        place.owned[self.id] = epoch
+        async with closing(HttpIronicApi("http://ironic", transport=IronicTransport(self.ironic))) as (
+            plain,
+        ):
+            found = await plain.node(self.id)
+
+        def take(row: NodeRow) -> NodeRow:
+            epoch = place.owned[self.id] = row.epoch + 1
+            row = structs.replace(row, node=found, owner=name, epoch=epoch, cell="c1", seen_epoch=epoch)
+            return structs.replace(row, read_epoch=epoch)
+
+        await self.writer.change({self.id: take})
         api = HttpIronicApi("http://ironic", limits=REST, transport=self.wire)
         api.order_only_if(place.may_act_on)
-        deployer = Deployer(api, self.writer, self.store, place, self._say, settings, alone(name))
+        deployer = Deployer(api, self.writer, self.store, place, self._say, QUICK, alone(name))
         place.listeners.append(deployer)
-        if touches:
-            self.writer.listen(deployer.touch)
-        running = asyncio.create_task(deployer.run())
+        self.writer.listen(deployer.touch)
+        working = asyncio.create_task(deployer.run())
         try:
             yield place
         finally:
             # As if it were killed.
-            running.cancel()
+            working.cancel()
             with suppress(asyncio.CancelledError):
-                await running
+                await working
 
-    async def give_to(self, owner: str, *, reads: bool = True) -> int:
-        def change(row: NodeRow) -> NodeRow:
-            epoch = row.epoch + 1
-            row = structs.replace(row, owner=owner, epoch=epoch, cell="c1", seen_epoch=epoch)
-            return structs.replace(row, read_epoch=epoch) if reads else row
+    def dies_at(self, number: int, *, is_done: bool) -> asyncio.Event:
+        """When a daemon has come to this request, which Ironic gets or does not get: it hears nothing of it."""
+        died = asyncio.Event()
 
-        found = await self._read()
-        (row,) = await self.writer.change({self.id: lambda row: change(structs.replace(row, node=found))})
-        return row.epoch
+        async def die(go: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+            if is_done:
+                await go()
+            died.set()
+            return await asyncio.Future[httpx.Response]()
+
+        self.wire.events[number] = die
+        return died
 
     async def order(self, order: Order) -> None:
         """As a daemon takes it that does not own the node."""
         told: list[Answer | None] = []
 
         def change(row: NodeRow) -> NodeRow:
-            row, answer = after_order(row, order, self._now(), can_deploy=True)
+            row, answer = after_order(
+                row, order, datetime.fromtimestamp(now_us() / 1e6, UTC), can_deploy=True
+            )
             told[:] = [answer]
             return row
 
         await self.writer.change({self.id: change})
         self.said += [each for each in told if each is not None]
-
-    def end_work(self) -> None:
-        """End Ironic's work that takes `LONG_S`."""
-        self._ironic_clock.end_work(self.ironic)
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         await until(
@@ -290,12 +283,7 @@ class Stand:
         if (node := self.ironic.nodes.get(self._node.uuid)) is not None:
             self.states.append(node.provision_state)
         if self._hears and not isinstance(word := read(body), Ignored):
-            self._work.put_nowait(lambda: self._hearing.hear([word]))
-
-    def _new_keeper(self) -> NodeWriter:
-        writer = NodeWriter(self.store, TERMS, alone("d1"), skew_us=1, clock_us=self._now_us)
-        writer.listen(self._follow)
-        return writer
+            self._work.put_nowait(lambda: self.writer.hear([word]))
 
     def _follow(self, rows: Sequence[NodeRow]) -> None:
         if any(row.needs_report for row in rows):
@@ -315,16 +303,3 @@ class Stand:
     async def _do_what_follows(self) -> None:
         while True:
             await (await self._work.get())()
-
-    async def _read(self) -> object:
-        api = HttpIronicApi("http://ironic", limits=REST, transport=IronicTransport(self.ironic))
-        try:
-            return await api.node(self.id)
-        finally:
-            await api.close()
-
-    def _now_us(self) -> int:
-        return self.clock_us()
-
-    def _now(self) -> datetime:
-        return datetime.fromtimestamp(self.clock_us() / 1e6, UTC)

@@ -1,19 +1,23 @@
 """A daemon deploys a node of a simulated Ironic, and everything that may break in between breaks."""
 
 import asyncio
+import itertools
+import random
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import httpx
 import pytest
 from msgspec import structs
 
-from bus.messages.cell import InstanceDestroyed, InstanceSpawned
+from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceRedeployed, InstanceSpawned
 from engine.flavors import ConfigDriveParts, text_of
 from ironic_sync.core.rows import Offer
-from laboratory.ironic import IronicSimSettings
+from ironic_sync.core.settling import Order  # noqa: TC001 - like every other import
+from laboratory.ironic import IronicSimSettings, SimulatedNode, available_nodes
 from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, Place, Stand, lose_answer, lose_request
-from tests.unit.ironic.deploys import OURS, an_order, an_undeploy
+from tests.unit.ironic.deploys import OTHER_IMAGE, OURS, a_redeploy, an_order, an_undeploy
 
 pytestmark = pytest.mark.asyncio
 
@@ -64,19 +68,11 @@ async def test_a_lost_request_or_answer_does_no_harm(
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("number", range(1, REQUESTS + 1))
-async def test_a_daemon_that_dies_at_any_request_is_followed_by_one_that_goes_on(
+async def test_a_daemon_that_dies_at_any_request_of_a_deploy_is_followed_by_one_that_goes_on(
     number: int, *, is_done: bool
 ) -> None:
     stand = Stand(hears=False)
-    died = asyncio.Event()
-
-    async def die(go: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
-        if is_done:
-            await go()
-        died.set()
-        return await asyncio.Future[httpx.Response]()
-
-    stand.wire.events[number] = die
+    died = stand.dies_at(number, is_done=is_done)
     async with stand.running():
         async with stand.daemon("d1"):
             await stand.order(an_order(host=stand.id, ports=("port-1",)))
@@ -133,3 +129,129 @@ async def test_a_claim_ends_only_when_placement_holds_the_node() -> None:
 
         await stand.place_again()
         await stand.until_said(InstanceDestroyed)
+
+
+LONG_AGO = "2026-03-04T11:00:00+00:00"
+# A rebuild and an undeploy take so many requests when nothing breaks; more when something does.
+REBUILD_REQUESTS = 14
+
+
+def an_active_node(state: str = "active", **fields: Any) -> SimulatedNode:
+    values: dict[str, Any] = {
+        "provision_state": state,
+        "provision_updated_at": LONG_AGO,
+        "instance_uuid": str(OURS),
+        "instance_info": {"image_source": "http://images/debian"},
+        **fields,
+    }
+    return available_nodes(1, **values)[0]
+
+
+def done(number: int = 102) -> InstanceRedeployed:
+    return InstanceRedeployed(cell="c1", instance=OURS, attempt=1, host=STAND_ID, number=number)
+
+
+def times_rebuilt(stand: Stand) -> int:
+    """How often the node became active."""
+    return sum(each == ("deploying", "active") for each in itertools.pairwise(stand.states))
+
+
+STAND_ID = Stand(node=an_active_node()).id
+ORDER = a_redeploy(host=STAND_ID, config_drive="http://drives/1")
+
+
+@HEARING
+async def test_a_rebuild_writes_the_new_image_in_place_and_is_said_when_it_is_true(*, hears: bool) -> None:
+    stand = Stand(node=an_active_node(), hears=hears)
+    async with stand.running(), stand.daemon():
+        await stand.order(ORDER)
+        await stand.until_said(InstanceRedeployed)
+        await stand.until(lambda: not stand.row.answers, "what was said is off the row")
+
+    assert stand.answers == [done()]
+    info = stand.node.instance_info
+    assert (info["image_source"], info["configdrive"]) == (OTHER_IMAGE.source, "http://drives/1")
+    assert (stand.node.instance_uuid, times_rebuilt(stand)) == (str(OURS), 1)
+    assert stand.row.deploy is None
+    assert stand.row.due_at is None
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(1, REBUILD_REQUESTS + 1))
+async def test_a_daemon_that_dies_at_any_request_of_a_rebuild_is_followed_by_one_that_goes_on(
+    number: int, *, is_done: bool
+) -> None:
+    stand = Stand(node=an_active_node(), hears=False)
+    died = stand.dies_at(number, is_done=is_done)
+    async with stand.running():
+        async with stand.daemon("d1"):
+            await stand.order(ORDER)
+            await stand.until(
+                lambda: died.is_set() or bool(stand.answers), "the rebuild has ended, or its daemon"
+            )
+        async with stand.daemon("d2"):
+            await stand.until_said(InstanceRedeployed)
+
+    assert stand.answers == [done()]
+    assert times_rebuilt(stand) == 1
+    assert stand.row.deploy is None
+
+
+Go = Callable[[], Awaitable[httpx.Response]]
+
+
+async def test_a_daemon_that_loses_a_node_breaks_off_what_it_asks_and_what_it_says() -> None:
+    stand = Stand(hears=False)
+    stand.takes = lambda message: isinstance(message, DeployProgressed)
+    broken_off = asyncio.Event()
+
+    async def stand_still(_: Go) -> httpx.Response:
+        try:
+            return await asyncio.Future[httpx.Response]()
+        finally:
+            broken_off.set()
+
+    async with stand.running(), stand.daemon() as place:
+        await stand.order(an_order(host=stand.id))
+        await stand.until(lambda: bool(stand.unsaid), "an answer waits for the broker")
+        stand.wire.events |= dict.fromkeys(range(1, 1000), stand_still)
+        await stand.order(an_undeploy(host=stand.id))
+        await stand.until(lambda: len(stand.wire.events) < 999, "Ironic does not answer")
+
+        place.lose(stand.id)
+
+        await asyncio.wait_for(broken_off.wait(), 60)
+        await stand.until(lambda: all(each.cancelled() for each in stand.unsaid), "nothing is said any more")
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_orders_that_are_doubled_and_out_of_order_leave_at_most_the_last_attempt(seed: int) -> None:
+    chance = random.Random(seed)
+    orders: list[Order] = []
+    for attempt in (1, 2, 3):
+        orders += [an_order(attempt=attempt, ports=("port-1",))] * chance.choice((1, 2))
+        orders += [an_undeploy(attempt=attempt)] * chance.choice((1, 2))
+    # Each may come later than it was sent.
+    late = {number: number + chance.uniform(0, 4) for number in range(len(orders))}
+    orders = [orders[number] for number in sorted(late, key=late.__getitem__)]
+    stand = Stand(hears=bool(seed % 2))
+    async with stand.running(), stand.daemon():
+        for order in orders:
+            await stand.order(structs.replace(order, host=stand.id))
+            await asyncio.sleep(chance.choice((0.0, 0.0, 0.003, 0.02)))
+        await stand.until(lambda: stand.row.deploy is None and not stand.row.answers, "nothing is left to do")
+        # A conductor that is told of an attempt it has given up orders it off.
+        for attempt in (1, 2, 3):
+            await stand.order(an_undeploy(attempt=attempt, host=stand.id))
+        await stand.until(lambda: stand.row.deploy is None and not stand.row.answers, "nothing is left to do")
+        await stand.until_available()
+        asked = len(stand.wire.requests)
+        for order in orders:
+            await stand.order(structs.replace(order, host=stand.id))
+        await asyncio.sleep(0.1)
+        assert stand.node.instance_uuid is None
+        assert len(stand.wire.requests) == asked, "what is over is not done again"
+
+    ended = [each.attempt for each in stand.answers if isinstance(each, InstanceDestroyed)]
+    assert {1, 2, 3} <= {*ended}, "each undeploy is answered"
+    assert all(each.instance == OURS for each in stand.answers)

@@ -1,17 +1,22 @@
-"""Which word about a node counts, and when a node is read again."""
+"""Which word about a node counts, in any order, doubled and late; when a node is read again, and when it is believed to be gone."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
 from msgspec.structs import replace
 
 from engine.inventories import ConsumerId
 from ironic_sync.core.notifications import (
     AllocationNotified,
     NodeDoubted,
+    NodeNotified,
     UnreadableNotification,
 )
-from ironic_sync.core.offers import CellMap
+from ironic_sync.core.offers import MISSING, CellMap, offer_of
 from ironic_sync.core.ordering import (
     AHEAD,
     AHEAD_US_MAX,
@@ -23,14 +28,19 @@ from ironic_sync.core.ordering import (
     OLDER_THAN_READ,
     TRAITS_CHANGED,
     UNREADABLE,
+    Belief,
     OrderingRules,
+    believed_missing,
+    decide_missing,
     held_missing,
     not_listed,
     read_again,
     read_as_gone,
 )
+from ironic_sync.core.rows import Deployed, NodeRow
 from ironic_sync.core.settling import NodePolicy, after_change
 from kit.times import moment
+from tests.properties.bounds import BOUNDED, THOROUGH
 from tests.unit.ironic.captured import (
     API,
     CONDUCTOR,
@@ -39,6 +49,7 @@ from tests.unit.ironic.captured import (
     a_node,
     a_word,
 )
+from tests.unit.ironic.deploys import OURS
 from tests.unit.ironic.node_rows import (
     KNOWN,
     SECOND,
@@ -392,3 +403,220 @@ def test_an_answer_shows_that_the_last_word_came_from_the_future() -> None:
     assert settled is not None
     assert (settled.heard_at_us, settled.heard_from) == (T0, "")
     assert not is_offered(after(settled, a_word(T0 + SECOND, maintenance=True)))
+
+
+FIELDS = st.fixed_dictionaries(
+    {
+        "provision_state": st.sampled_from(["available", "available", "cleaning", "active", None]),
+        "maintenance": st.sampled_from([False, False, True]),
+        "instance_uuid": st.sampled_from([None, None, INSTANCE]),
+        "name": st.sampled_from(["a", "b"]),
+    }
+)
+
+
+@st.composite
+def words(
+    draw: st.DrawFn, publishers: Sequence[str] = (API,), *, deletions: bool = True
+) -> list[NodeNotified]:
+    """Words of these publishers, each at another time, up to three skews apart."""
+    times = draw(st.lists(st.integers(1, 3 * SKEW_US), min_size=1, max_size=7, unique=True))
+    return [
+        a_word(
+            T0 + at,
+            draw(st.sampled_from(publishers)),
+            is_deleted=deletions and draw(st.integers(0, 6)) == 0,
+            kind=draw(st.sampled_from(("provision_set", "create", "update"))),
+            **draw(FIELDS),
+        )
+        for at in sorted(times)
+    ]
+
+
+@THOROUGH
+@given(words(), st.randoms(use_true_random=False))
+def test_the_order_of_delivery_of_one_publishers_words_does_not_matter_without_rest(
+    said: list[NodeNotified], chance: Any
+) -> None:
+    shuffled = list(said)
+    chance.shuffle(shuffled)
+
+    assert after(KNOWN, *shuffled, rules=WITHOUT_REST) == after(KNOWN, *said, rules=WITHOUT_REST)
+
+
+@THOROUGH
+@given(words(deletions=False), st.randoms(use_true_random=False))
+def test_the_order_of_delivery_of_one_publishers_words_does_not_matter_with_rest(
+    said: list[NodeNotified], chance: Any
+) -> None:
+    shuffled = list(said)
+    chance.shuffle(shuffled)
+
+    assert after(KNOWN, *shuffled) == after(KNOWN, *said)
+
+
+@THOROUGH
+@given(words(), st.lists(st.integers(0, 6), max_size=10), st.sampled_from([WITH_REST, WITHOUT_REST]))
+def test_duplicates_of_one_publishers_words_change_nothing(
+    said: list[NodeNotified], again: list[int], rules: OrderingRules
+) -> None:
+    row = after(KNOWN, *said, rules=rules)
+
+    for position in again:
+        assert after(row, said[position % len(said)], rules=rules) is row
+
+
+@THOROUGH
+@given(words((API, CONDUCTOR)), st.lists(st.integers(0, 6), max_size=10))
+def test_duplicates_of_any_words_never_free_a_node(said: list[NodeNotified], again: list[int]) -> None:
+    row = after(KNOWN, *said)
+    repeated = after(row, *[said[position % len(said)] for position in again])
+
+    assert is_offered(row) or not is_offered(repeated)
+    assert (repeated.node, repeated.is_deleted) == (row.node, row.is_deleted)
+
+
+UNAVAILABLE = st.sampled_from(
+    [
+        {"maintenance": True},
+        {"provision_state": "manageable"},
+        {"instance_uuid": INSTANCE},
+        {"retired": True},
+        {"fault": "power failure"},
+        {"power_state": "error"},
+        {"is_deleted": True},
+        {"provision_state": "a state of next year"},
+    ]
+)
+
+
+@THOROUGH
+@given(
+    words((API, CONDUCTOR)),
+    UNAVAILABLE,
+    st.integers(0, 7),
+    st.randoms(use_true_random=False),
+    st.sampled_from([WITH_REST, WITHOUT_REST]),
+)
+def test_a_node_whose_newest_word_says_unavailable_is_never_offered(
+    said: list[NodeNotified], fields: dict[str, Any], place: int, chance: Any, rules: OrderingRules
+) -> None:
+    newest = a_word(T0 + 4 * SKEW_US, said[0].publisher, **fields)
+    chance.shuffle(said)
+    row = after(KNOWN, *said[:place], newest, rules=rules)
+    assert not is_offered(row)
+
+    for late in (*said[place:], newest, *said):
+        row = after(row, late, rules=rules)
+        assert not is_offered(row)
+
+
+@THOROUGH
+@given(words((API, CONDUCTOR, "ironic-conductor.b")), UNAVAILABLE, st.integers(-SKEW_US + 1, SKEW_US - 1))
+def test_a_word_that_says_unavailable_within_the_skew_of_another_publishers_holds_the_node_until_it_is_read(
+    said: list[NodeNotified], fields: dict[str, Any], apart_us: int
+) -> None:
+    row = after(KNOWN, *said)
+    other = a_word(row.heard_at_us + apart_us, "ironic-conductor.c", **fields)
+
+    held = after(row, other)
+    assert not is_offered(held)
+    assert not is_offered(after(held, a_word(T0 + 100 * SKEW_US)))
+
+
+@BOUNDED
+@given(words((API, CONDUCTOR)), words((API, CONDUCTOR)))
+def test_an_answer_counts_only_for_the_row_that_it_was_asked_for(
+    before: list[NodeNotified], meanwhile: list[NodeNotified]
+) -> None:
+    asked = after(KNOWN, *before)
+    row = asked
+    for word in meanwhile:
+        changed = after(row, word)
+        row = row if changed is row else replace(changed, version=row.version + 1)
+
+    answer = read_again(row, a_node(), asked.version, T0 + 10 * SKEW_US)
+
+    assert (answer is None) == (row is not asked)
+
+
+BELIEF = Belief(few=2, share=0.2, after_s=60)
+
+
+def missing(
+    *rows: NodeRow, known: int, lost_lately: int = 0, at_us: int = T0
+) -> tuple[list[NodeRow], list[NodeRow]]:
+    gone, held = decide_missing(rows, known=known, lost_lately=lost_lately, at_us=at_us, belief=BELIEF)
+    return [*gone], [*held]
+
+
+@pytest.mark.parametrize(
+    ("count", "known", "lost_lately", "is_held"),
+    [
+        (2, 2, 0, False),
+        (3, 3, 0, True),
+        (3, 15, 0, False),
+        (3, 14, 0, True),
+        (20, 100, 0, False),
+        (21, 100, 0, True),
+        (1, 100, 20, True),
+    ],
+)
+def test_more_than_a_few_and_more_than_a_share_are_held(
+    count: int, known: int, lost_lately: int, *, is_held: bool
+) -> None:
+    rows = [KNOWN] * count
+
+    decided = missing(*rows, known=known, lost_lately=lost_lately)
+
+    assert decided == (([], rows) if is_held else (rows, []))
+
+
+def test_what_stays_missing_is_believed_whatever_else_goes() -> None:
+    long, short = (structs.replace(KNOWN, missing_since_us=T0 - seconds * SECOND) for seconds in (60, 59))
+
+    assert missing(long, short, short, short, known=4) == ([long], [short] * 3)
+
+
+def test_a_node_with_an_instance_is_never_believed_to_be_gone_until_somebody_says_so() -> None:
+    used = structs.replace(KNOWN, deployed=Deployed(cell="c1", instance=OURS, attempt=1))
+    ripe = structs.replace(used, missing_since_us=T0 - 60 * SECOND)
+
+    assert missing(used, known=100) == ([], [used])
+    assert missing(ripe, known=100) == ([], [ripe])
+
+    held = read_as_gone(used, used.version, T0)
+    assert held == held_missing(used, used.version, T0)
+    assert held is not None
+    assert (held.is_deleted, held.missing_since_us) == (False, T0)
+    assert held.trouble == f"instance {OURS} lives here by the books, and Ironic has no such node any more"
+    assert believed_missing(held).is_deleted
+    # A notification that came late says it, too.
+    late = after(held, a_word(T0 - SECOND, kind="delete", is_deleted=True))
+    assert (late.is_deleted, late.missing_since_us) == (True, 0)
+    assert read_as_gone(late, late.version, T0 + SECOND) is late
+
+
+def test_a_missing_node_is_held_and_says_so_until_it_is_back_or_believed() -> None:
+    held = held_missing(structs.replace(KNOWN, doubts=("a doubt",), is_doubted=True), KNOWN.version, T0)
+    assert held is not None
+    assert (held.missing_since_us, held.doubts, held.is_doubted) == (T0, (), False)
+    offer = offer_of(held, frozenset())
+    assert (offer.reserved, offer.reasons) == (True, (MISSING,))
+    assert not held.is_deleted
+    # It is not read again and again, and counts from when it was first missed.
+    assert not held.needs_read
+    assert held_missing(held, held.version, T0 + SECOND) is held
+
+    back = read_again(held, a_node(), held.version, T0 + SECOND)
+    assert back is not None
+    assert not offer_of(back, frozenset()).reserved
+    gone = read_as_gone(held, held.version, T0 + SECOND)
+    assert gone is not None
+    assert (gone.is_deleted, gone.missing_since_us) == (True, 0)
+    assert believed_missing(held).is_deleted
+    assert believed_missing(KNOWN) is KNOWN
+
+
+def test_a_row_that_was_written_meanwhile_is_not_held_by_an_older_answer() -> None:
+    assert held_missing(KNOWN, KNOWN.version - 1, T0) is None

@@ -37,19 +37,23 @@ def report_of(row: NodeRow, *, foreign: Foreign = "leave", may_try: bool = True)
     return reports.report_of(row, TERMS.standard_traits, foreign=foreign, may_try=may_try)
 
 
+def the_report(row: NodeRow, *, foreign: Foreign = "leave", may_try: bool = True) -> ReportUnderWay:
+    report = report_of(row, foreign=foreign, may_try=may_try)
+    assert report is not None
+    return report
+
+
 def told(
     row: NodeRow, verdict: ReportVerdict = TAKEN, *, foreign: Foreign = "leave", may_try: bool = True
 ) -> NodeRow:
-    report = report_of(row, foreign=foreign, may_try=may_try)
-    assert report is not None
+    report = the_report(row, foreign=foreign, may_try=may_try)
     after = settled(after_verdict(row, report, verdict), TERMS)
     return row if after is row else structs.replace(after, version=row.version + 1)
 
 
 def test_a_free_node_is_one_of_its_class_and_numbered_by_its_row() -> None:
-    said = report_of(a_row())
+    said = the_report(a_row())
 
-    assert said is not None
     assert (said.report.cell, said.report.epoch, said.report.sequence) == ("c1", 2, 11)
     (provider,) = said.report.providers
     assert provider.name == str(ID)
@@ -72,8 +76,7 @@ def test_what_placement_took_is_not_told_again_though_the_reasons_change() -> No
 def test_a_node_is_ready_for_its_owner_when_it_was_read_and_reported_in_this_epoch() -> None:
     assert told(a_row()).read_epoch == 2
     # Another daemon has it since the report was made.
-    report = report_of(a_row())
-    assert report is not None
+    report = the_report(a_row())
     moved = a_row(epoch=3)
     assert after_verdict(moved, report, TAKEN).read_epoch == 0
     # Its owner has not read it yet.
@@ -86,8 +89,7 @@ def test_a_new_owner_reports_again_what_it_read_or_what_was_known_so_that_placem
 
     assert report_of(row) is None
     mine = seen(row)
-    again = report_of(mine)
-    assert again is not None
+    again = the_report(mine)
     assert again.report.epoch == 3
     assert seen(mine) is mine
 
@@ -95,19 +97,16 @@ def test_a_new_owner_reports_again_what_it_read_or_what_was_known_so_that_placem
 def test_a_deleted_node_is_removed_and_one_that_is_held_stays_reserved() -> None:
     known = told(a_row())
     deleted = settled(structs.replace(known, is_deleted=True), TERMS)
-    removal = report_of(deleted)
-    assert removal is not None
+    removal = the_report(deleted)
     assert (removal.report.providers, removal.report.removed) == ((), (ID,))
     assert report_of(told(deleted)) is None
 
     held = told(deleted, InventoryInUse(provider=ID, resource="CUSTOM_GOLD", used=1))
-    reserved = report_of(held, may_try=False)
-    assert reserved is not None
+    reserved = the_report(held, may_try=False)
     (provider,) = reserved.report.providers
     assert provider.inventories == {"CUSTOM_GOLD": ReportedInventory(total=1, reserved=1, max_unit=1)}
     # And its removal is tried again.
-    again = report_of(told(held, may_try=False))
-    assert again is not None
+    again = the_report(told(held, may_try=False))
     assert again.report.removed == (ID,)
     assert held.report_note == "1 of CUSTOM_GOLD is still held"
     gone = told(held)
@@ -117,13 +116,11 @@ def test_a_deleted_node_is_removed_and_one_that_is_held_stays_reserved() -> None
 def test_a_free_node_goes_to_another_cell_by_a_removal_in_the_first() -> None:
     known = told(a_row())
     moving = settled(structs.replace(known, node=structs.replace(FREE, conductor_group="rack2")), TERMS)
-    removal = report_of(moving)
-    assert removal is not None
+    removal = the_report(moving)
     assert (removal.report.cell, removal.report.removed) == ("c1", (ID,))
     there = told(moving)
     assert (there.cell, there.cell_wanted) == ("c2", "")
-    report = report_of(there)
-    assert report is not None
+    report = the_report(there)
     assert (report.report.cell, report.report.removed) == ("c2", ())
 
 
@@ -131,8 +128,7 @@ def test_a_class_that_is_held_stays_beside_the_new_one_and_both_are_reserved() -
     known = told(a_row())
     other = settled(structs.replace(known, node=structs.replace(FREE, resource_class="silver")), TERMS)
     kept = told(other, InventoryInUse(provider=ID, resource="CUSTOM_GOLD", used=1))
-    report = report_of(kept, may_try=False)
-    assert report is not None
+    report = the_report(kept, may_try=False)
     (provider,) = report.report.providers
     assert provider.inventories == {
         "CUSTOM_SILVER": ReportedInventory(total=1, reserved=1, max_unit=1),
@@ -166,8 +162,7 @@ def test_a_former_class_is_dropped_as_soon_as_placement_lets_it_go(
     assert kept.offer is not None
     assert (kept.offer.kept_class, kept.offer.reserved) == ("CUSTOM_GOLD", True)
 
-    trial = report_of(kept)
-    assert trial is not None
+    trial = the_report(kept)
     assert trial.is_trial
     assert trial.report.providers[0].inventories == inventories
     still_held = told(kept, HELD)
@@ -189,8 +184,7 @@ def test_a_node_that_moves_to_another_cell_is_reserved_until_it_is_there() -> No
     held = told(moving, HELD)
     assert held.cell == "c1"
     assert held.report_note == "1 of CUSTOM_GOLD is still held"
-    stays = report_of(held, may_try=False)
-    assert stays is not None
+    stays = the_report(held, may_try=False)
     assert stays.report.providers[0].inventories == {
         "CUSTOM_GOLD": ReportedInventory(total=1, reserved=1, max_unit=1)
     }
@@ -211,8 +205,7 @@ def test_a_row_of_a_backup_waits_until_its_epoch_is_above_that_of_placement() ->
     assert report_of(behind) is None
     raised = structs.replace(behind, epoch=8)
     assert not raised.is_behind
-    again = report_of(seen(raised))
-    assert again is not None
+    again = the_report(seen(raised))
     assert again.report.epoch == 8
 
 
@@ -222,8 +215,7 @@ def test_a_row_of_a_backup_takes_the_cell_in_which_placement_has_the_node() -> N
     assert (behind.cell, behind.cell_wanted) == ("c2", "c1")
     assert behind.is_behind
     same_epoch = told(a_row(), TreeKept(cell="c2", epoch=2, sequence=4))
-    removal = report_of(same_epoch)
-    assert removal is not None
+    removal = the_report(same_epoch)
     assert (removal.report.cell, removal.report.removed) == ("c2", (ID,))
 
 
@@ -254,8 +246,7 @@ def test_a_provider_that_something_else_wrote_is_left_alone_and_the_node_may_be_
     assert left.report_note == "something else wrote its provider, in no cell: it is left alone"
     assert (left.needs_report, left.read_epoch) == (False, 2)
     tried = structs.replace(left, is_foreign=False)
-    report = report_of(tried, foreign="take")
-    assert report is not None
+    report = the_report(tried, foreign="take")
     assert report.report.foreign == "take"
     taken = after_verdict(left, report, TAKEN)
     assert (taken.is_foreign, taken.report_note) == (False, "")
@@ -264,20 +255,17 @@ def test_a_provider_that_something_else_wrote_is_left_alone_and_the_node_may_be_
 @pytest.mark.parametrize("ahead", [0, 79])
 def test_a_number_that_placement_has_already_is_overtaken(ahead: int) -> None:
     """Also this very one: after a backup the row's versions come again, and its report may never have been made."""
-    first = report_of(a_row())
-    assert first is not None
+    first = the_report(a_row())
 
     behind = told(a_row(), ReportOutdated(epoch=2, sequence=first.report.sequence + ahead))
 
     assert behind.reported is None
-    again = report_of(behind)
-    assert again is not None
+    again = the_report(behind)
     assert again.report.sequence > first.report.sequence + ahead
 
 
 def test_a_report_that_is_older_than_what_was_accepted_changes_nothing() -> None:
-    old = report_of(a_row())
-    assert old is not None
+    old = the_report(a_row())
     newer = a_row(structs.replace(FREE, maintenance=True), version=8)
     accepted = told(newer)
 

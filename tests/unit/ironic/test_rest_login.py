@@ -3,12 +3,14 @@
 # ruff: noqa: S105, S106 - these passwords are for servers inside the tests
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 import trustme
 from msgspec import structs
 from starlette.applications import Starlette
@@ -32,6 +34,7 @@ from kit.rest import RestLimits
 from kit.settings import BadSetting
 from kit.tls import server_tls
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
+from tests.running import closing
 from tests.served import served
 from tests.unit.ironic.test_rest import NODE, told
 from tests.waiting import Clock
@@ -49,6 +52,7 @@ class Cloud:
         self.keystone = FakeKeystone()
         self.keystone.service_user = "moor"
         self.took: list[str] = []
+        self.opened: list[HttpIronicApi] = []
         self.app = Starlette(
             routes=[
                 Route("/baremetal/v1/nodes/{id}", self._node),
@@ -60,7 +64,8 @@ class Cloud:
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app))
 
     def api(self, account: OpenStackSettings, url: str = "http://cloud/baremetal") -> HttpIronicApi:
-        return HttpIronicApi(url, account, limits=QUICK, transport=httpx.ASGITransport(self.app))
+        self.opened.append(HttpIronicApi(url, account, limits=QUICK, transport=httpx.ASGITransport(self.app)))
+        return self.opened[-1]
 
     async def _node(self, request: Request) -> Response:
         token = request.headers.get("x-auth-token", "")
@@ -75,25 +80,29 @@ def in_catalogue(**changed: object) -> dict[str, object]:
     return {"type": "baremetal", "name": "ironic", "endpoints": [endpoint | changed]}
 
 
+@pytest_asyncio.fixture
+async def cloud() -> AsyncIterator[Cloud]:
+    made = Cloud()
+    yield made
+    for each in made.opened:
+        await each.close()
+
+
 # Keystone
 
 
 @pytest.mark.asyncio
-async def test_requests_carry_a_token_that_is_asked_for_once() -> None:
-    cloud = Cloud()
+async def test_requests_carry_a_token_that_is_asked_for_once(cloud: Cloud) -> None:
     api = cloud.api(BY_PASSWORD)
-
     nodes = await asyncio.gather(*(api.node(NODE) for _ in range(5)))
 
     assert all(node is not None and node.id == NODE for node in nodes)
     assert len(cloud.keystone.authenticated) == 1
     assert set(cloud.took) == cloud.keystone.service_tokens
-    await api.close()
 
 
 @pytest.mark.asyncio
-async def test_a_token_that_was_revoked_is_replaced_and_the_request_sent_again() -> None:
-    cloud = Cloud()
+async def test_a_token_that_was_revoked_is_replaced_and_the_request_sent_again(cloud: Cloud) -> None:
     api = cloud.api(BY_PASSWORD)
     await api.node(NODE)
     cloud.keystone.service_tokens.clear()
@@ -101,22 +110,18 @@ async def test_a_token_that_was_revoked_is_replaced_and_the_request_sent_again()
     assert await api.node(NODE) is not None
     assert len(cloud.keystone.authenticated) == 2
     assert len(cloud.took) == 3
-    await api.close()
 
 
 @pytest.mark.asyncio
-async def test_a_token_that_ironic_refuses_even_when_new_is_told_with_the_settings() -> None:
-    cloud = Cloud()
-    api = cloud.api(BY_PASSWORD)
+async def test_a_token_that_ironic_refuses_even_when_new_is_told_with_the_settings(cloud: Cloud) -> None:
     # Another Ironic, which asks another Keystone.
     cloud.keystone.service_tokens = Forgetful()
 
     with pytest.raises(
         CredentialsRefused, match=r"401.*check MOOR_OPENSTACK_USER, MOOR_OPENSTACK_PASSWORD.*roles"
     ):
-        await api.node(NODE)
+        await cloud.api(BY_PASSWORD).node(NODE)
     assert len(cloud.took) == 2
-    await api.close()
 
 
 class Forgetful(set[str]):
@@ -125,39 +130,27 @@ class Forgetful(set[str]):
 
 
 @pytest.mark.asyncio
-async def test_an_application_credential_logs_in_without_a_scope() -> None:
-    cloud = Cloud()
+async def test_an_application_credential_logs_in_without_a_scope(cloud: Cloud) -> None:
     cloud.keystone.credential = {"id": "c-1", "secret": "s"}
     account = OpenStackSettings(keystone_url=IDENTITY, application_credential_id="c-1", password="s")
-    api = cloud.api(account)
 
-    assert await api.node(NODE) is not None
-    await api.close()
-    wrong = cloud.api(structs.replace(account, password="other"))
+    assert await cloud.api(account).node(NODE) is not None
     with pytest.raises(
         CredentialsRefused, match="application credential 'c-1'; check MOOR_OPENSTACK_APPLICATION"
     ):
-        await wrong.node(NODE)
-    await wrong.close()
+        await cloud.api(structs.replace(account, password="other")).node(NODE)
 
 
 @pytest.mark.asyncio
-async def test_the_whole_system_can_be_the_scope() -> None:
-    cloud = Cloud()
-    api = cloud.api(structs.replace(BY_PASSWORD, scope="system"))
-
-    assert await api.node(NODE) is not None
+async def test_the_whole_system_can_be_the_scope(cloud: Cloud) -> None:
+    assert await cloud.api(structs.replace(BY_PASSWORD, scope="system")).node(NODE) is not None
     assert cloud.keystone.authenticated[0]["scope"] == {"system": {"all": True}}
-    await api.close()
 
 
 @pytest.mark.asyncio
-async def test_a_wrong_password_names_account_and_settings_and_never_itself() -> None:
-    cloud = Cloud()
-    api = cloud.api(structs.replace(BY_PASSWORD, password="hunter2"))
-
+async def test_a_wrong_password_names_account_and_settings_and_never_itself(cloud: Cloud) -> None:
     with pytest.raises(CredentialsRefused) as refused:
-        await api.node(NODE)
+        await cloud.api(structs.replace(BY_PASSWORD, password="hunter2")).node(NODE)
 
     assert (
         "Keystone at http://cloud/identity answers 401 to user 'moor' of project 'service'; check "
@@ -165,12 +158,10 @@ async def test_a_wrong_password_names_account_and_settings_and_never_itself() ->
     )
     assert "hunter2" not in str(refused.value)
     assert cloud.took == []
-    await api.close()
 
 
 @pytest.mark.asyncio
-async def test_keystone_that_is_away_is_asked_again_and_ironic_is_sent_nothing() -> None:
-    cloud = Cloud()
+async def test_keystone_that_is_away_is_asked_again_and_ironic_is_sent_nothing(cloud: Cloud) -> None:
     cloud.keystone.is_down = True
     api = cloud.api(BY_PASSWORD)
 
@@ -179,7 +170,6 @@ async def test_keystone_that_is_away_is_asked_again_and_ironic_is_sent_nothing()
     cloud.keystone.is_down = False
     assert await api.node(NODE) is not None
     assert len(cloud.took) == 1
-    await api.close()
 
 
 ACCOUNT = OpenStackSettings(keystone_url=IDENTITY, user="moor", password="of the service")
@@ -188,9 +178,9 @@ ACCOUNT = OpenStackSettings(keystone_url=IDENTITY, user="moor", password="of the
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("lasts_s", "kept_s"), [(3600.0, 3600 - RENEW_BEFORE_S), (60.0, 30.0)])
 async def test_a_token_is_replaced_before_it_ends_whatever_keystones_clock_says(
-    lasts_s: float, kept_s: float
+    lasts_s: float, kept_s: float, cloud: Cloud
 ) -> None:
-    cloud, clock = Cloud(), Clock(1_000.0)
+    clock = Clock(1_000.0)
     cloud.keystone.lasts_s = lasts_s
     async with cloud.client() as client:
         tokens = KeystoneTokens(ACCOUNT, client, clock_s=clock)
@@ -208,9 +198,9 @@ async def test_a_token_is_replaced_before_it_ends_whatever_keystones_clock_says(
 
 
 @pytest.mark.asyncio
-async def test_a_refused_account_is_not_tried_at_once_again() -> None:
+async def test_a_refused_account_is_not_tried_at_once_again(cloud: Cloud) -> None:
     # Keystone may lock an account after a few failures.
-    cloud, clock = Cloud(), Clock(1_000.0)
+    clock = Clock(1_000.0)
     async with cloud.client() as client:
         tokens = KeystoneTokens(structs.replace(ACCOUNT, password="old"), client, clock_s=clock)
         for _ in range(3):
@@ -251,14 +241,11 @@ async def test_an_answer_of_keystone_that_is_none_is_an_operational_error(answer
 
 
 @pytest.mark.asyncio
-async def test_keystone_as_the_url_means_that_its_catalogue_says_where_ironic_is() -> None:
-    cloud = Cloud()
+async def test_keystone_as_the_url_means_that_its_catalogue_says_where_ironic_is(cloud: Cloud) -> None:
     other = in_catalogue(interface="internal", url="http://elsewhere/")
     cloud.keystone.catalogue = [{"type": "compute", "endpoints": []}, other, in_catalogue()]
-    api = at_catalogue(cloud, BY_PASSWORD)
 
-    assert await api.node(NODE) is not None
-    await api.close()
+    assert await at_catalogue(cloud, BY_PASSWORD).node(NODE) is not None
 
 
 @pytest.mark.asyncio
@@ -271,17 +258,14 @@ async def test_keystone_as_the_url_means_that_its_catalogue_says_where_ironic_is
     ],
 )
 async def test_a_catalogue_without_ironic_names_the_settings_and_what_it_has(
-    catalogue: list[dict[str, object]], has: str
+    catalogue: list[dict[str, object]], has: str, cloud: Cloud
 ) -> None:
-    cloud = Cloud()
     cloud.keystone.catalogue = catalogue
-    api = at_catalogue(cloud, structs.replace(BY_PASSWORD, region="north"))
 
     with pytest.raises(
         WrongAnswer, match=rf"\(it has: {has}\): set MOOR_IRONIC_URL, or correct MOOR_OPENSTACK_INT"
     ):
-        await api.node(NODE)
-    await api.close()
+        await at_catalogue(cloud, structs.replace(BY_PASSWORD, region="north")).node(NODE)
 
 
 def at_catalogue(cloud: Cloud, account: OpenStackSettings) -> HttpIronicApi:
@@ -406,37 +390,38 @@ class Files:
         )
 
 
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
 @pytest.mark.asyncio
-async def test_keystone_and_ironic_are_reached_by_the_certificates_in_the_settings(tmp_path: Path) -> None:
-    cloud, files = Cloud(), Files(tmp_path)
+async def test_keystone_and_ironic_are_reached_by_the_certificates_in_the_settings(
+    cloud: Cloud, files: Files
+) -> None:
     async with served(cloud.app, files.of_server) as server:
         account = structs.replace(BY_PASSWORD, keystone_url=f"{server.url}/identity")
         cloud.keystone.catalogue = [in_catalogue(url=f"{server.url}/baremetal")]
-        api = HttpIronicApi("keystone", files.known_to(account))
-        try:
+        async with closing(HttpIronicApi("keystone", files.known_to(account))) as (api,):
             assert await api.node(NODE) is not None
-        finally:
-            await api.close()
 
     assert len(cloud.took) == 1
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("without", ["ca_file", "cert_file"])
-async def test_without_the_right_certificates_nobody_is_reached(without: str, tmp_path: Path) -> None:
-    cloud, files = Cloud(), Files(tmp_path)
+async def test_without_the_right_certificates_nobody_is_reached(
+    without: str, cloud: Cloud, files: Files
+) -> None:
     changed: dict[str, Any] = {without: ""} | ({"key_file": ""} if without == "cert_file" else {})
     async with served(cloud.app, files.of_server) as server:
         account = structs.replace(
             files.known_to(BY_PASSWORD), keystone_url=f"{server.url}/identity", **changed
         )
-        api = HttpIronicApi(f"{server.url}/baremetal", account, limits=QUICK)
-        try:
+        async with closing(HttpIronicApi(f"{server.url}/baremetal", account, limits=QUICK)) as (api,):
             with pytest.raises(Unavailable, match=r"Keystone at https://127\.0\.0\.1") as raised:
                 await api.node(NODE)
             assert f"MOOR_OPENSTACK_{without.upper()} names the" in str(raised.value)
-        finally:
-            await api.close()
 
     assert cloud.keystone.authenticated == []
 
@@ -451,10 +436,9 @@ async def test_without_the_right_certificates_nobody_is_reached(without: str, tm
     ],
 )
 async def test_a_server_that_refuses_the_certificate_is_told_with_its_reason(
-    shown: str, why: str, tmp_path: Path
+    shown: str, why: str, tmp_path: Path, cloud: Cloud, files: Files
 ) -> None:
     """Servers of TLS 1.3 refuse it after the handshake, which HTTP's client does not take for an error of HTTP."""
-    files = Files(tmp_path)
     past = datetime.now(UTC) - timedelta(days=1)
     for name, issued in {
         "stranger": trustme.CA().issue_cert("moor.example"),
@@ -464,7 +448,6 @@ async def test_a_server_that_refuses_the_certificate_is_told_with_its_reason(
         issued.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / name))
     certificate = str(tmp_path / shown) if shown else ""
     of_server = server_tls(str(tmp_path / "server"), "", str(files.ca))
-    cloud = Cloud()
     async with served(cloud.app, of_server) as server:
         known = structs.replace(NOBODY, ca_file=str(files.ca), cert_file=certificate)
         keystone = structs.replace(BY_PASSWORD, ca_file=str(files.ca), cert_file=certificate)
@@ -484,8 +467,7 @@ async def test_a_server_that_refuses_the_certificate_is_told_with_its_reason(
 
 
 @pytest.mark.asyncio
-async def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(tmp_path: Path) -> None:
-    files = Files(tmp_path)
+async def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(files: Files) -> None:
     files.key.write_bytes(encrypted(files.key.read_bytes()))
 
     with pytest.raises(BadSetting, match=r"openstack.cert_file is .* encrypted"):
@@ -508,8 +490,10 @@ def encrypted(pem: bytes) -> bytes:
 
 
 @pytest.mark.asyncio
-async def test_a_token_is_asked_for_by_the_password_that_the_file_has_then(tmp_path: Path) -> None:
-    cloud, file = Cloud(), tmp_path / "password"
+async def test_a_token_is_asked_for_by_the_password_that_the_file_has_then(
+    tmp_path: Path, cloud: Cloud
+) -> None:
+    file = tmp_path / "password"
     file.write_text(f"{OUR_PASSWORD}\n")
     api = cloud.api(structs.replace(BY_PASSWORD, password="", password_file=str(file)))
     await api.node(NODE)
@@ -522,21 +506,18 @@ async def test_a_token_is_asked_for_by_the_password_that_the_file_has_then(tmp_p
     file.unlink()
     with pytest.raises(Unavailable, match=r"no login to Keystone at .* as user 'moor'.*cannot be read"):
         await api.node(NODE)
-    await api.close()
 
 
 @pytest.mark.asyncio
-async def test_the_secret_of_an_application_credential_may_be_in_a_file(tmp_path: Path) -> None:
-    cloud, file = Cloud(), tmp_path / "secret"
+async def test_the_secret_of_an_application_credential_may_be_in_a_file(tmp_path: Path, cloud: Cloud) -> None:
+    file = tmp_path / "secret"
     cloud.keystone.credential = {"id": "c-1", "secret": "s"}
     file.write_text("s")
     account = OpenStackSettings(
         keystone_url=IDENTITY, application_credential_id="c-1", password_file=str(file)
     )
-    api = cloud.api(account)
 
-    assert await api.node(NODE) is not None
-    await api.close()
+    assert await cloud.api(account).node(NODE) is not None
 
 
 @pytest.mark.asyncio

@@ -29,6 +29,7 @@ from kit.parts import PartState, statuses
 from kit.rest import RestLimits
 from laboratory.ironic import IronicTransport, SimulatedIronic, available_nodes
 from tests.ironic_clients.nodes import delete
+from tests.running import running
 from tests.stores_in_memory import MemoryIronicStore
 from tests.unit.ironic.deployer_stand import alone
 from tests.waiting import until
@@ -122,15 +123,10 @@ class Stand:
         async with self.store.transaction() as transaction:
             saved = await transaction.save(rows)
         self.rows = {row.id: row for row in saved.rows}
-        running = asyncio.create_task(self.sweeper.run())
-        await self.until_swept(1)
-        self.wire.asked.clear()
-        try:
+        async with running((self.sweeper,), self.api):
+            await self.until_swept(1)
+            self.wire.asked.clear()
             yield
-        finally:
-            await self.sweeper.stop()
-            await running
-            await self.api.close()
 
     async def until_swept(self, times: int) -> None:
         await until(lambda: self.sweeper.sweeps >= times, f"{times} sweeps")

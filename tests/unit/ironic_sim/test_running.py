@@ -12,7 +12,7 @@ from laboratory.ironic import (
     available_nodes,
     simulated_ironic,
 )
-from tests.simulation.loop import run_simulated
+from tests.simulation.loop import simulated
 from tests.unit.ironic_sim.worlds import STARTED_S
 
 NOTIFICATIONS = Queue("heard", QueueKind.WORK, (Binding(IRONIC, "ironic_versioned_notifications.*"),))
@@ -33,7 +33,8 @@ async def running(*parts: Part) -> AsyncExitStack:
     return stack
 
 
-def test_notifications_reach_a_queue_in_order_and_a_restarted_broker_has_its_exchange_again() -> None:
+@simulated
+async def test_notifications_reach_a_queue_in_order_and_a_restarted_broker_has_its_exchange_again() -> None:
     async def received(broker: MemoryBroker, count: int) -> list[Delivery]:
         connection = await broker.as_user().connect()
         await connection.declare(Objects((EXCHANGE,), (NOTIFICATIONS,)))
@@ -45,38 +46,35 @@ def test_notifications_reach_a_queue_in_order_and_a_restarted_broker_has_its_exc
         await connection.close()
         return found
 
-    async def scenario() -> None:
-        broker = MemoryBroker()
+    broker = MemoryBroker()
+    connection = await broker.as_user().connect()
+    await connection.declare(Objects((EXCHANGE,), (NOTIFICATIONS,)))
+    simulation = simulated_ironic(
+        broker.as_user(),
+        available_nodes(100),
+        IronicSimSettings(sends_at_once_max=1),
+        clock_s=loop_clock_s,
+        listen=None,
+    )
+    async with await running(*simulation.parts):
+        for node in [*simulation.ironic.nodes.values()]:
+            simulation.ironic.set_maintenance(node.uuid, is_on=True)
+        found = await received(broker, 200)
+        times = [each.parcel.body.partition(b'\\"timestamp\\": ')[2][:30] for each in found]
+        assert times == sorted(set(times))
+        assert {each.parcel.routing_key for each in found} == {"ironic_versioned_notifications.info"}
+        assert {(each.parcel.content_type, each.parcel.persistent) for each in found} == {
+            ("application/json", True)
+        }
+
+        await asyncio.sleep(1)
+        assert (simulation.sender.sent, simulation.sender.lost) == (200, 0)
+        broker.restart()
+        # The sender notices when messages are lost. The rest is sent to an exchange without bindings.
+        simulation.ironic.set_maintenance("node-00000", is_on=False)
+        await asyncio.sleep(1)
+        assert (simulation.sender.sent, simulation.sender.lost) == (201, 1)
         connection = await broker.as_user().connect()
-        await connection.declare(Objects((EXCHANGE,), (NOTIFICATIONS,)))
-        simulation = simulated_ironic(
-            broker.as_user(),
-            available_nodes(100),
-            IronicSimSettings(sends_at_once_max=1),
-            clock_s=loop_clock_s,
-            listen=None,
-        )
-        async with await running(*simulation.parts):
-            for node in [*simulation.ironic.nodes.values()]:
-                simulation.ironic.set_maintenance(node.uuid, is_on=True)
-            found = await received(broker, 200)
-            times = [each.parcel.body.partition(b'\\"timestamp\\": ')[2][:30] for each in found]
-            assert times == sorted(set(times))
-            assert {each.parcel.routing_key for each in found} == {"ironic_versioned_notifications.info"}
-            assert {(each.parcel.content_type, each.parcel.persistent) for each in found} == {
-                ("application/json", True)
-            }
-
-            await asyncio.sleep(1)
-            assert (simulation.sender.sent, simulation.sender.lost) == (200, 0)
-            broker.restart()
-            # The sender notices when messages are lost. The rest is sent to an exchange without bindings.
-            simulation.ironic.set_maintenance("node-00000", is_on=False)
-            await asyncio.sleep(1)
-            assert (simulation.sender.sent, simulation.sender.lost) == (201, 1)
-            connection = await broker.as_user().connect()
-            await connection.declare(Objects((), (NOTIFICATIONS,)))
-            simulation.ironic.set_maintenance("node-00000", is_on=True)
-            assert len(await received(broker, 2)) == 2
-
-    run_simulated(scenario())
+        await connection.declare(Objects((), (NOTIFICATIONS,)))
+        simulation.ironic.set_maintenance("node-00000", is_on=True)
+        assert len(await received(broker, 2)) == 2

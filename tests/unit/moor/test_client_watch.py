@@ -29,7 +29,7 @@ from moor.client.bus_client import (
     why_not_rebuilt,
 )
 from moor.client.requests import ClientSession, SentRequest
-from tests.simulation.loop import run_simulated
+from tests.simulation.loop import simulated
 from tests.unit.examples.values import STATE
 
 
@@ -85,75 +85,69 @@ def a_state(number: int, state: str = "placed", sequence: int = 1) -> InstanceSt
     )
 
 
-def test_a_thousand_callers_share_one_subscription_and_ask_together() -> None:
-    async def work() -> None:
-        bus = Bus()
-        watch = bus.watch()
+@simulated
+async def test_a_thousand_callers_share_one_subscription_and_ask_together() -> None:
+    bus = Bus()
+    watch = bus.watch()
 
-        async def follow(number: int) -> str:
-            id_ = InstanceId(UUID(int=number))
-            with watch.of([id_]) as told:
-                while True:
-                    state = await told.get()
-                    assert isinstance(state, InstanceState)
-                    if state.state == "active":
-                        return state.state
+    async def follow(number: int) -> str:
+        id_ = InstanceId(UUID(int=number))
+        with watch.of([id_]) as told:
+            while True:
+                state = await told.get()
+                assert isinstance(state, InstanceState)
+                if state.state == "active":
+                    return state.state
 
-        following = [asyncio.create_task(follow(number)) for number in range(1000)]
-        await asyncio.sleep(0.1)
-        for number in range(1000):
-            bus.tell(a_state(number, "active", 2))
-        assert await asyncio.gather(*following) == ["active"] * 1000
-        assert (bus.subscriptions, sum(bus.asked)) == (1, 1000)
-        assert len(bus.asked) <= 2
-        await asyncio.sleep(LINGER_S + 1)
-        assert bus.listening == 0, "it listens only while somebody follows"
-        await watch.close()
-
-    run_simulated(work())
+    following = [asyncio.create_task(follow(number)) for number in range(1000)]
+    await asyncio.sleep(0.1)
+    for number in range(1000):
+        bus.tell(a_state(number, "active", 2))
+    assert await asyncio.gather(*following) == ["active"] * 1000
+    assert (bus.subscriptions, sum(bus.asked)) == (1, 1000)
+    assert len(bus.asked) <= 2
+    await asyncio.sleep(LINGER_S + 1)
+    assert bus.listening == 0, "it listens only while somebody follows"
+    await watch.close()
 
 
-def test_an_event_that_was_missed_is_found_by_asking() -> None:
-    async def work() -> None:
-        bus = Bus()
-        state = a_state(1)
-        watch = bus.watch()
-        bus.states[state.id] = state
-        with watch.of([state.id], (state,)) as told:
-            assert await told.get() == state
-            bus.states[state.id] = over = structs.replace(state, state="active", sequence=2)
-            async with asyncio.timeout(LOOK_AGAIN_S + 1):
-                assert await told.get() == over
-        await watch.close()
-
-    run_simulated(work())
+@simulated
+async def test_an_event_that_was_missed_is_found_by_asking() -> None:
+    bus = Bus()
+    state = a_state(1)
+    watch = bus.watch()
+    bus.states[state.id] = state
+    with watch.of([state.id], (state,)) as told:
+        assert await told.get() == state
+        bus.states[state.id] = over = structs.replace(state, state="active", sequence=2)
+        async with asyncio.timeout(LOOK_AGAIN_S + 1):
+            assert await told.get() == over
+    await watch.close()
 
 
-def test_an_end_is_told_when_schedulers_know_of_it_and_take_the_next_order() -> None:
-    async def work() -> None:
-        bus, over = Bus(), a_state(1, "active", 2)
-        bus.states[over.id] = a_state(1)
-        session = ClientSession(MemoryBroker().as_user(), project="shop")
-        session._opened = bus  # type: ignore[assignment]  # noqa: SLF001 - in place of a connection
-        build = SentRequest(
-            session,
-            over.request_id,
-            [over.id],
-            what="the build",
-            project="shop",
-            is_over=has_ended,
-            why_not_done=why_not_built,
-        )
-        ending = asyncio.create_task(build.until_ended())
-        await asyncio.sleep(0.1)
-        bus.tell_by_event(over)
-        await asyncio.sleep(0.1)
-        assert (build.states, ending.done()) == ((over,), False)
-        bus.states[over.id] = over
-        assert await ending == (over,)
-        await session.__aexit__(None, None, None)
-
-    run_simulated(work())
+@simulated
+async def test_an_end_is_told_when_schedulers_know_of_it_and_take_the_next_order() -> None:
+    bus, over = Bus(), a_state(1, "active", 2)
+    bus.states[over.id] = a_state(1)
+    session = ClientSession(MemoryBroker().as_user(), project="shop")
+    session._opened = bus  # type: ignore[assignment]  # noqa: SLF001 - in place of a connection
+    build = SentRequest(
+        session,
+        over.request_id,
+        [over.id],
+        what="the build",
+        project="shop",
+        is_over=has_ended,
+        why_not_done=why_not_built,
+    )
+    ending = asyncio.create_task(build.until_ended())
+    await asyncio.sleep(0.1)
+    bus.tell_by_event(over)
+    await asyncio.sleep(0.1)
+    assert (build.states, ending.done()) == ((over,), False)
+    bus.states[over.id] = over
+    assert await ending == (over,)
+    await session.__aexit__(None, None, None)
 
 
 @pytest.mark.asyncio

@@ -22,6 +22,7 @@ from kit.sql import open_database, upgrade, version_table
 from kit.sql.migrations import newest_revision
 from tests.contracts.sql_stores import WORKER, empty_database
 from tests.last_release import last_release
+from tests.running import closing
 
 T = TypeVar("T")
 
@@ -175,12 +176,8 @@ def _differences(connection: Connection, worker: str) -> list[Any]:
 
 
 async def _in(url: str, work: Callable[[Connection], T]) -> T:
-    database = open_database(url)
-    try:
-        async with database.writing() as transaction:
-            return await transaction.run(work)
-    finally:
-        await database.close()
+    async with closing(open_database(url)) as (database,), database.writing() as transaction:
+        return await transaction.run(work)
 
 
 async def _start_upgrade(url: str) -> asyncio.subprocess.Process:

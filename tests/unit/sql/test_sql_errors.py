@@ -15,6 +15,7 @@ from kit.sql import PostgresDatabase, is_duplicate, open_database
 from kit.sql.dialects import connecting, transient_kind, transients
 from kit.sql.statements import tls_client
 from tests.contracts.sql_stores import empty_database
+from tests.running import closing
 
 BY_URL = tls_client(make_url("postgresql+asyncpg://moor@db/moorage?sslmode=require"))
 # PostgreSQL's message ErrorResponse: its length, and its fields.
@@ -97,18 +98,17 @@ def _ask(connection: Connection) -> None:
 @pytest.mark.parametrize("asks", ["nothing", "through SQLAlchemy", "asyncpg"])
 async def test_a_server_that_ends_an_idle_session_is_away_and_others_go_on(asks: str) -> None:
     """Its last message has arrived before the next question, but not yet the end of the connection."""
-    async with empty_database("postgresql") as url:
-        database = PostgresDatabase(make_url(url), pool_size=1)
-        try:
-            async with database.writing() as transaction:
-                driver = await transaction.driver()
-            with pytest.raises(Unavailable):
-                await _ask_after_last_words(database, asks)
-            assert driver.is_closed()
-            async with database.writing() as transaction:
-                await transaction.run(_ask)
-        finally:
-            await database.close()
+    async with (
+        empty_database("postgresql") as url,
+        closing(PostgresDatabase(make_url(url), pool_size=1)) as (database,),
+    ):
+        async with database.writing() as transaction:
+            driver = await transaction.driver()
+        with pytest.raises(Unavailable):
+            await _ask_after_last_words(database, asks)
+        assert driver.is_closed()
+        async with database.writing() as transaction:
+            await transaction.run(_ask)
 
 
 async def _ask_after_last_words(database: PostgresDatabase, asks: str) -> None:

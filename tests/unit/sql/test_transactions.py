@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from kit.errors import Bug
 from kit.sql import Database, Transaction, open_database, read_once, write_once
 from tests.contracts.sql_stores import empty_database
+from tests.running import closing
 
 pytestmark = pytest.mark.asyncio
 
@@ -24,15 +25,12 @@ EACH = pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", mar
 
 @EACH
 async def test_only_a_lazy_commit_does_not_wait_for_the_disk(kind: str) -> None:
-    async with empty_database(kind) as url:
+    async with (
+        empty_database(kind) as url,
         # One session, so that each transaction has the session of the one before.
-        database = open_database(url, pool_size=1)
-        try:
-            found = [
-                await _how_it_commits(database, kind, is_lazy=is_lazy) for is_lazy in (False, True, False)
-            ]
-        finally:
-            await database.close()
+        closing(open_database(url, pool_size=1)) as (database,),
+    ):
+        found = [await _how_it_commits(database, kind, is_lazy=is_lazy) for is_lazy in (False, True, False)]
 
     assert found == [WAITS[kind], WAITS_NOT[kind], WAITS[kind]]
 
@@ -53,17 +51,13 @@ async def test_all_statements_of_a_reader_see_the_state_before_the_first(kind: s
     def change(connection: Connection, statement: str) -> None:
         connection.execute(sa.text(statement))
 
-    async with empty_database(kind) as url:
-        database = open_database(url)
-        try:
-            await write_once(database, change, "CREATE TABLE crates (id INTEGER)")
-            async with database.reading() as reader:
-                before = await reader.run(count)
-                await write_once(database, change, "INSERT INTO crates VALUES (1)")
-                found = [before, await reader.run(count)]
-            found.append(await read_once(database, count))
-        finally:
-            await database.close()
+    async with empty_database(kind) as url, closing(open_database(url)) as (database,):
+        await write_once(database, change, "CREATE TABLE crates (id INTEGER)")
+        async with database.reading() as reader:
+            before = await reader.run(count)
+            await write_once(database, change, "INSERT INTO crates VALUES (1)")
+            found = [before, await reader.run(count)]
+        found.append(await read_once(database, count))
 
     assert found == [0, 0, 1]
 
@@ -76,11 +70,7 @@ async def test_work_that_the_server_has_undone_is_not_done() -> None:
         with suppress(asyncpg.PostgresError):
             await transaction.fetch("SELECT 1 / 0")
 
-    async with empty_database("postgresql") as url:
-        database = open_database(url)
-        try:
-            with pytest.raises(Bug, match="COMMIT became ROLLBACK"):
-                async with database.writing() as transaction:
-                    await fail_and_go_on(transaction)
-        finally:
-            await database.close()
+    async with empty_database("postgresql") as url, closing(open_database(url)) as (database,):
+        with pytest.raises(Bug, match="COMMIT became ROLLBACK"):
+            async with database.writing() as transaction:
+                await fail_and_go_on(transaction)
