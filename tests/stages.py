@@ -44,7 +44,6 @@ LONG = {
         "simulation/test_planted.py::test_a_planted_bug_is_found",
         "simulation/test_planted.py::test_the_trace_of_a_planted_bug_is_shrunk",
         "stories/moor/test_dashboard_in_a_browser.py",
-        "stories/moor/test_dashboard_orders_in_a_browser.py",
         "stories/metal/test_hostile_ironic.py::test_no_wrong_answer_or_notification_ends_a_daemon",
         "stories/metal/test_ring.py::test_whatever_happens_no_two_daemons_act_on_a_node",
         "stories/moor/test_moor_demo.py",
@@ -54,8 +53,8 @@ LONG = {
     "rules: the steps of a move": ("unit/test_moves_page.py",),
     "the pages' commands, one by one": (
         "stories/moor/test_client_page.py::test_the_programs_do_what_the_page_says",
-        "stories/moor/test_import_page.py",
-        "stories/moor/test_performance_page.py",
+        "stories/moor/test_printed_commands.py::test_a_switch_step_by_step",
+        "stories/moor/test_printed_commands.py::test_the_loads",
     ),
     "their unit tests and shorter stories": (
         "contracts/test_placement_store_books.py::test_hosts_may_register_while_the_numbers_are_recounted",
@@ -67,8 +66,6 @@ LONG = {
         "stories/cells/test_compute_check.py::test_a_compute_that_breaks_one_rule_is_told_this_rule_alone[restart between",
         "stories/moor/test_moor_bare_metal.py::test_an_instance_that_only_ironic_has",
         "stories/moor/test_moor_up.py::test_a_disk_that_is_full_when_it_stops",
-        "stories/moor/test_moor_applications.py::test_a_removed_application_is_disconnected",
-        "stories/moor/test_moor_applications.py::test_with_other_projects",
         "stories/moor/test_moor_import.py::test_interrupted_ten_times",
         "stories/moor/test_moor_load.py",
         "stories/moor/test_moor_metrics.py::test_what_happens_to_instances_and_hosts_is_counted",
@@ -100,10 +97,7 @@ KEPT = {
     "simulation": (
         "simulation/test_planted.py::test_a_planted_bug_is_found[claims granted without a capacity check",
     ),
-    "pages": (
-        "stories/moor/test_dashboard_in_a_browser.py::test_tiles_are_drawn",
-        "stories/moor/test_dashboard_orders_in_a_browser.py::test_a_host_is_drained",
-    ),
+    "pages": ("stories/moor/test_dashboard_in_a_browser.py::test_tiles_are_drawn",),
     "bare metal": (
         "stories/metal/test_hostile_ironic.py::test_no_wrong_answer_or_notification_ends_a_daemon_and_everything_recovers[1]",
         "stories/metal/test_ring.py::test_whatever_happens_no_two_daemons_act_on_a_node_and_in_the_end_each_node_has_an_owner[0]",
@@ -114,7 +108,6 @@ KEPT = {
         "stories/moor/test_moor_demo.py::test_the_demo_on_real_servers",
         "stories/moor/test_moor_load.py::test_mistakes_are_reported_in_one_line",
         "stories/moor/test_moor_load.py::test_the_embedded_load_builds_measures_and_audits",
-        "stories/moor/test_performance_page.py::test_every_command_of_the_page_is_a_load",
         "stories/moor/test_printed_commands.py::test_the_commands_for_one_machine[docs/running.md]",
         "stories/moor/test_tutorials.py::test_every_tutorial_is_followed_by_a_test",
     ),

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from bus.broker import Broker, Connection, Consuming, Delivery, Publishing, Receipt
 from bus.message import Message, Parcel
-from bus.topology import Binding, Objects
+from bus.topology import Objects
 
 Problem = Callable[[], Exception]
 
@@ -55,44 +56,30 @@ class BreakableBroker:
 
     async def connect(self) -> Connection:
         self._faults.check("connect", "")
-        return _Connection(await self._broker.connect(), self._faults)
+        return cast("Connection", _Connection(await self._broker.connect(), self._faults))
 
 
 class _Connection:
+    """What it does not break is done by the working one; so it is of a channel."""
+
     def __init__(self, connection: Connection, faults: Faults) -> None:
         self._connection = connection
         self._faults = faults
 
-    @property
-    def blocked(self) -> str:
-        return self._connection.blocked
-
-    async def until_unblocked(self) -> None:
-        await self._connection.until_unblocked()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
 
     async def declare(self, objects: Objects) -> None:
         for queue in objects.queues:
             self._faults.check("open", queue.name)
         await self._connection.declare(objects)
 
-    async def bind(self, queue: str, bindings: Sequence[Binding]) -> None:
-        await self._connection.bind(queue, bindings)
-
-    async def open_publishing(self) -> Publishing:
+    async def open_publishing(self) -> "_Publishing":
         return _Publishing(await self._connection.open_publishing(), self._faults)
 
-    async def open_consuming(self, queue: str, prefetch: int) -> Consuming:
+    async def open_consuming(self, queue: str, prefetch: int) -> "_Consuming":
         self._faults.check("open", queue)
         return _Consuming(await self._connection.open_consuming(queue, prefetch), self._faults, queue)
-
-    async def depth(self, queue: str) -> int:
-        return await self._connection.depth(queue)
-
-    async def consumers(self, queue: str) -> int:
-        return await self._connection.consumers(queue)
-
-    async def close(self) -> None:
-        await self._connection.close()
 
 
 class _Publishing:
@@ -102,6 +89,9 @@ class _Publishing:
         faults.channels += 1
         self._number = faults.channels
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._publishing, name)
+
     async def publish(self, parcel: Parcel) -> Receipt:
         self._faults.check("publish", parcel.exchange)
         if self._faults.is_stuck(self._number, parcel.exchange):
@@ -110,9 +100,6 @@ class _Publishing:
             return Receipt.UNROUTABLE
         return await self._publishing.publish(parcel)
 
-    async def close(self) -> None:
-        await self._publishing.close()
-
 
 class _Consuming:
     def __init__(self, consuming: Consuming, faults: Faults, queue: str) -> None:
@@ -120,8 +107,11 @@ class _Consuming:
         self._faults = faults
         self._queue = queue
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consuming, name)
+
     async def receive(self) -> Sequence[Delivery]:
-        receiving = asyncio.create_task(_awaited(self._consuming))
+        receiving = asyncio.ensure_future(self._consuming.receive())
         breaking = asyncio.create_task(self._faults.until_broken("receive", self._queue))
         try:
             await asyncio.wait((receiving, breaking), return_when=asyncio.FIRST_COMPLETED)
@@ -132,16 +122,3 @@ class _Consuming:
             for task in (receiving, breaking):
                 task.cancel()
             await asyncio.gather(receiving, breaking, return_exceptions=True)
-
-    async def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
-        await self._consuming.acknowledge(tag, multiple=multiple)
-
-    async def give_back(self, tag: int) -> None:
-        await self._consuming.give_back(tag)
-
-    async def close(self) -> None:
-        await self._consuming.close()
-
-
-async def _awaited(consuming: Consuming) -> Sequence[Delivery]:
-    return await consuming.receive()

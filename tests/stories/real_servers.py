@@ -10,11 +10,17 @@ from tests.contracts.sql_stores import empty_database
 from tests.running import closing
 
 
+def url_of(under_test: RabbitMQUnderTest) -> str:
+    """The URL of its virtual host. It bypasses the proxy that tests cut connections with."""
+    server = urlsplit(os.environ[URL_VARIABLE])
+    return server._replace(path="/" + quote(under_test.virtual_host, safe="")).geturl()
+
+
 @asynccontextmanager
 async def real_servers() -> AsyncIterator[tuple[str, str]]:
-    """The URLs of both. The broker's URL bypasses the proxy that tests cut connections with."""
-    async with closing(await RabbitMQUnderTest.start()) as (under_test,):
-        server = urlsplit(os.environ[URL_VARIABLE])
-        bus_url = server._replace(path="/" + quote(under_test.virtual_host, safe="")).geturl()
-        async with empty_database("postgresql") as database_url:
-            yield bus_url, database_url
+    """The URLs of both."""
+    async with (
+        closing(await RabbitMQUnderTest.start()) as (under_test,),
+        empty_database("postgresql") as database_url,
+    ):
+        yield url_of(under_test), database_url

@@ -1,15 +1,16 @@
 """A bug at one message or one row ends no process: what two processes fail at is set aside, its client is told, and all else goes on."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import count
 from typing import Any
 
 import pytest
-from msgspec import structs
+from msgspec import Struct, structs
 
 from bus.messages.build import BuildAccepted, BuildInstance, InstanceFailed, InstanceState, RebuildInstance
 from bus.messages.moves import MoveInstance
+from bus.settings import BusSettings
 from bus.workers.dead_letters import DeadLetter, open_dead_letters
 from cell_conductor.core import decide, moving, rebuilding, swapping
 from cell_conductor.core.transition import Transition
@@ -26,7 +27,7 @@ from scheduler_worker import forgetting, outbox
 from scheduler_worker import waiting as scheduler_waiting
 from scheduler_worker.claiming import claimer
 from tests.contracts.placement_orders import an_id
-from tests.contracts.stage import SETTINGS
+from tests.contracts.stage import CELLS, SETTINGS
 from tests.contracts.stores import open_conductor_store
 from tests.planted.replacing import replaced
 from tests.running import closing
@@ -79,13 +80,45 @@ def bug_in(owner: Any, name: str, is_met: Callable[..., bool]) -> Iterator[list[
         yield met
 
 
+class Workers(Struct, frozen=True):
+    """How many of each there are, and what a cell has: hosts of which a compute reports, else one host of a script, or without processors none."""
+
+    placements: int = 1
+    schedulers: int = 1
+    conductors: int = 0
+    hosts: Sequence[str] = ()
+    vcpu: int = 8
+    conducting: ConductorSettings = CONDUCTING
+    bus: BusSettings = SETTINGS
+
+
+TWO_SCHEDULERS = Workers(schedulers=2)
+TWO_CONDUCTORS = Workers(conductors=2, hosts=("h0",))
+SOON = structs.replace(TWO_CONDUCTORS, conducting=ConductorSettings(attempt_timeout_s=1))
+# It compares all revisions now and then, and so finds what was passed over.
+PACE = structs.replace(QUICK_PACE, verify_every_s=0.2)
+
+
 @asynccontextmanager
-async def two_schedulers(bus: str, books: str, vcpu: int = 8) -> AsyncIterator[Cloud]:
-    async with cloud(bus, books) as setup, AsyncExitStack() as stack:
-        await stack.enter_async_context(setup.placement())
-        for name in ("s1", "s2"):
-            await stack.enter_async_context(setup.scheduler(name))
-        await setup.add_hosts("h1", vcpu=vcpu)
+async def stage(bus: str, books: str, workers: Workers) -> AsyncIterator[Cloud]:
+    scripted = () if workers.conductors else CELLS
+    async with cloud(bus, books, scripted) as setup, AsyncExitStack() as stack:
+        for number in range(workers.placements):
+            await stack.enter_async_context(setup.placement(f"p{number}"))
+        for number in range(workers.schedulers):
+            await stack.enter_async_context(setup.scheduler(f"s{number}", pace=PACE, bus=workers.bus))
+        if workers.conductors:
+            rows = await stack.enter_async_context(open_conductor_store(books, "c1"))
+            for number in range(workers.conductors):
+                conductor = setup.conductor(rows, name=f"k{number}", settings=workers.conducting)
+                await stack.enter_async_context(conductor)
+        if workers.hosts:
+            simulated = [SimulatedHost(name=name, size=HostSize(vcpus=8)) for name in workers.hosts]
+            script = failing() if len(workers.hosts) > 1 else None
+            await stack.enter_async_context(setup.computes(simulated, script))
+            await setup.until_reported(*workers.hosts)
+        elif workers.vcpu:
+            await setup.add_hosts("h1", vcpu=workers.vcpu)
         yield setup
 
 
@@ -116,30 +149,110 @@ async def waiting(setup: Cloud, build: BuildInstance) -> InstanceId:
     return instance_of(build)
 
 
+def is_cursed_build(transition: Transition, *_: object) -> bool:
+    order = transition.row.order
+    return order is not None and order.flavor.vcpus == CURSED.vcpus
+
+
+def is_first(about: Any, *_: object, **__: object) -> bool:
+    return instance_of(a_build(1)) in (getattr(about, "instance", None), getattr(about, "id", None))
+
+
+def is_cursed_claim(_: object, sent: Any, *__: object) -> bool:
+    amounts = [each.amount for one in sent for each in getattr(one.order, "share", NOTHING).amounts]
+    return CURSED.vcpus in amounts
+
+
+class Case(Struct, frozen=True):
+    """Where the bug is and when it is met, what the dead letter is of, why the build has failed, and what becomes of another one."""
+
+    workers: Workers
+    owner: Any
+    name: str
+    is_met: Callable[..., bool]
+    letter: str = ""
+    why: str = "gave it up"
+    other: str = "active"
+    used: Mapping[str, int] = {}
+
+
+CASES = {
+    # After the row is written, and the claim made, which is given back.
+    "a request, two schedulers": Case(
+        TWO_SCHEDULERS,
+        claimer.Claimer,
+        "_refill",
+        lambda _, one: is_cursed(one.spec),
+        letter="build.request",
+        why="dead letters",
+        used={"h1": 1},
+    ),
+    "a claim, two placement workers": Case(
+        Workers(placements=2),
+        placement_handlers,
+        "decide_claims",
+        is_cursed_claim,
+        letter="claim",
+        used={"h1": 1},
+    ),
+    "an order, two conductors": Case(
+        TWO_CONDUCTORS, Transition, "spawn", is_cursed_build, letter="place", used={"h0": 1}
+    ),
+    "an order of which no conductor can even write the end": Case(
+        TWO_CONDUCTORS, decide, "Transition", is_first, why="", used={"h0": 1}
+    ),
+    # No compute takes the orders, so each attempt ends by its time.
+    "a row that is due, two conductors": Case(
+        structs.replace(SOON, hosts=()),
+        decide,
+        "_on_due",
+        is_cursed_build,
+        letter="row.failed",
+        other="no alternate is left",
+    ),
+    # Builds fail on both hosts, so each instance goes on to its alternate.
+    "an answer of placement, two conductors": Case(
+        structs.replace(TWO_CONDUCTORS, hosts=("h1", "h2")),
+        swapping,
+        "_flavor_on",
+        is_cursed_build,
+        other="no alternate is left",
+        used={"h1": 0, "h2": 0},
+    ),
+    # All hosts of a cell have one compute: the attempt ends by its time.
+    "an attempt that is due, one compute": Case(
+        SOON, compute_handlers, "due", is_first, letter="row.failed", why=""
+    ),
+    "an attempt that begins, one compute": Case(
+        SOON, compute_handlers, "begun", is_first, letter="spawn", why=""
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=[*CASES])
 @BOTH
-async def test_a_request_at_which_two_schedulers_fail_is_answered_and_ends_in_error(
-    bus: str, books: str
+async def test_a_build_at_which_its_workers_fail_ends_with_the_reason_and_others_go_on(
+    bus: str, books: str, case: Case
 ) -> None:
-    async with two_schedulers(bus, books) as setup:
-        # After the row is written, and the claim made.
-        with bug_in(claimer.Claimer, "_refill", lambda _, one: is_cursed(one.spec)):
+    async with stage(bus, books, case.workers) as setup:
+        with bug_in(case.owner, case.name, case.is_met):
             cursed = await boot(setup, 1, flavor=CURSED)
             other = await boot(setup, 2)
+            if case.letter:
+                letter = await one_letter(setup, case.letter)
+                assert "AssertionError: planted" in letter.reason
 
-        assert (cursed.state, other.state) == ("error", "active")
-        assert "dead letters" in cursed.reason
-        # The claim of the first try was given back.
-        await setup.until_used(h1=1)
-        letter = await one_letter(setup, "build.request")
-        assert letter.reason.splitlines()[0] == "AssertionError: planted; two processes failed at it"
-        assert "_refill" in letter.reason
+        assert (cursed.state, case.why in cursed.reason) == ("error", True), cursed
+        assert case.other in f"{other.state} {other.reason}"
+        if case.used:
+            await setup.until_used(**case.used)
 
 
 @BOTH
 async def test_an_instance_that_waits_and_at_which_two_schedulers_fail_ends_and_others_are_woken(
     bus: str, books: str
 ) -> None:
-    async with two_schedulers(bus, books, vcpu=4) as setup:
+    async with stage(bus, books, structs.replace(TWO_SCHEDULERS, vcpu=4)) as setup:
         await setup.fill("h1", vcpu=4)
         cursed = await waiting(setup, a_build(1, flavor=CURSED, wait=structs.replace(LONG, priority=9)))
         other = await waiting(setup, a_build(2, wait=LONG))
@@ -167,7 +280,7 @@ async def test_a_spec_whose_room_cannot_be_judged_is_tried_and_holds_up_no_other
     def is_asked(_: object, specs: Any, *__: object) -> bool:
         return any(map(is_cursed, specs if isinstance(specs, Sequence) else (specs,)))
 
-    async with two_schedulers(bus, books, vcpu=4) as setup:
+    async with stage(bus, books, structs.replace(TWO_SCHEDULERS, vcpu=4)) as setup:
         await setup.fill("h1", vcpu=4)
         cursed = await waiting(setup, a_build(1, flavor=CURSED, wait=LONG))
         other = await waiting(setup, a_build(2, wait=LONG))
@@ -184,7 +297,7 @@ async def test_a_spec_whose_room_cannot_be_judged_is_tried_and_holds_up_no_other
 async def test_a_row_that_is_overdue_and_at_which_two_schedulers_fail_ends_and_others_end_too(
     bus: str, books: str
 ) -> None:
-    async with two_schedulers(bus, books, vcpu=1) as setup:
+    async with stage(bus, books, structs.replace(TWO_SCHEDULERS, vcpu=1)) as setup:
         await setup.fill("h1", vcpu=1)
         short = Wait(for_s=2)
         cursed = a_build(1, wait=short)
@@ -200,11 +313,8 @@ async def test_a_row_that_is_overdue_and_at_which_two_schedulers_fail_ends_and_o
 
 @BOTH
 async def test_messages_of_a_row_that_cannot_be_made_hold_up_no_others(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, AsyncExitStack() as stack:
-        await stack.enter_async_context(setup.placement())
-        sweeping = varied(SETTINGS, SWEEP_S=0.05)
-        for name in ("s1", "s2"):
-            await stack.enter_async_context(setup.scheduler(name, bus=sweeping))
+    sweeping = structs.replace(TWO_SCHEDULERS, vcpu=0, bus=varied(SETTINGS, SWEEP_S=0.05))
+    async with stage(bus, books, sweeping) as setup:
         ids = [(await boot(setup, number)).id for number in (1, 2)]
         numbers = count(3)
 
@@ -214,80 +324,27 @@ async def test_messages_of_a_row_that_cannot_be_made_hold_up_no_others(bus: str,
             return not any(row.unsaid for row in (await setup.rows.rows_of(ids)).values())
 
         await until(is_known_as_said, "the boots are known as said")
-        heard = await stack.enter_async_context(setup.listening("instance.error.*"))
 
-        with bug_in(outbox, "messages_of", lambda row: row.id == ids[0]):
-            # A worker has died before it sent the messages of these two.
-            async with setup.rows.transaction() as transaction:
-                rows = [
-                    structs.replace(row, unsaid=True)
-                    for row in (await transaction.lock(sorted(ids))).values()
-                ]
-                await transaction.save(rows)
-                await transaction.note([rows])
-            letter = await one_letter(setup, "row.failed")
-            await until(
-                lambda: {each.instance.id for each in heard if isinstance(each, InstanceFailed)},
-                "the other message is sent",
-                lambda failed: failed & {*ids} == {ids[1]},
-            )
+        async with setup.listening("instance.error.*") as heard:
+            with bug_in(outbox, "messages_of", lambda row: row.id == ids[0]):
+                # A worker has died before it sent the messages of these two.
+                async with setup.rows.transaction() as transaction:
+                    rows = [
+                        structs.replace(row, unsaid=True)
+                        for row in (await transaction.lock(sorted(ids))).values()
+                    ]
+                    await transaction.save(rows)
+                    await transaction.note([rows])
+                letter = await one_letter(setup, "row.failed")
+                await until(
+                    lambda: {each.instance.id for each in heard if isinstance(each, InstanceFailed)},
+                    "the other message is sent",
+                    lambda failed: failed & {*ids} == {ids[1]},
+                )
 
         assert "AssertionError: planted" in letter.reason
         assert "two processes failed at it" in letter.reason
         assert (await boot(setup, next(numbers))).state == "error"
-
-
-# In a cell with two conductors
-
-
-@asynccontextmanager
-async def two_conductors(
-    bus: str, books: str, *hosts: str, settings: ConductorSettings = CONDUCTING
-) -> AsyncIterator[Cloud]:
-    async with cloud(bus, books, scripted=()) as setup, AsyncExitStack() as stack:
-        rows = await stack.enter_async_context(open_conductor_store(books, "c1"))
-        await stack.enter_async_context(setup.placement())
-        await stack.enter_async_context(setup.scheduler())
-        for name in ("k1", "k2"):
-            await stack.enter_async_context(setup.conductor(rows, name=name, settings=settings))
-        if hosts:
-            simulated = [SimulatedHost(name=name, size=HostSize(vcpus=8)) for name in hosts]
-            await stack.enter_async_context(setup.computes(simulated, failing() if len(hosts) > 1 else None))
-            await setup.until_reported(*hosts)
-        else:
-            await setup.add_hosts("h1")
-        yield setup
-
-
-def is_cursed_build(transition: Transition, *_: object) -> bool:
-    order = transition.row.order
-    return order is not None and order.flavor.vcpus == CURSED.vcpus
-
-
-@BOTH
-async def test_an_order_at_which_two_conductors_fail_ends_its_build(bus: str, books: str) -> None:
-    async with two_conductors(bus, books, "h0") as setup:
-        with bug_in(Transition, "spawn", is_cursed_build):
-            cursed = await boot(setup, 1, flavor=CURSED)
-            other = await boot(setup, 2)
-
-        assert (cursed.state, other.state) == ("error", "active")
-        assert "gave it up" in cursed.reason
-        await setup.until_used(h0=1)
-        await one_letter(setup, "place")
-
-
-@BOTH
-async def test_an_order_of_which_no_conductor_can_even_write_the_end_ends_its_build(
-    bus: str, books: str
-) -> None:
-    async with two_conductors(bus, books, "h0") as setup:
-        with bug_in(decide, "Transition", lambda row, *_, **__: row.id == instance_of(a_build(1))):
-            cursed = await boot(setup, 1)
-            other = await boot(setup, 2)
-
-        assert (cursed.state, other.state) == ("error", "active")
-        await setup.until_used(h0=1)
 
 
 def failure_of(told: InstanceState | None) -> str:
@@ -302,7 +359,7 @@ def failure_of(told: InstanceState | None) -> str:
 async def test_an_order_for_an_instance_at_which_two_conductors_fail_ends_and_the_instance_stays(
     bus: str, books: str, kind: str
 ) -> None:
-    async with two_conductors(bus, books, "h0") as setup:
+    async with stage(bus, books, TWO_CONDUCTORS) as setup:
         instance, request = (await boot(setup, 1)).id, RequestId(an_id("order"))
         if kind == "stop":
             order: MoveInstance | RebuildInstance = MoveInstance(
@@ -322,77 +379,10 @@ async def test_an_order_for_an_instance_at_which_two_conductors_fail_ends_and_th
 
 
 @BOTH
-async def test_a_row_that_is_due_and_at_which_two_conductors_fail_ends_its_build(
-    bus: str, books: str
-) -> None:
-    # No compute takes the orders, so each attempt ends by its time.
-    soon = ConductorSettings(attempt_timeout_s=1)
-    async with two_conductors(bus, books, settings=soon) as setup:
-        with bug_in(decide, "_on_due", is_cursed_build):
-            cursed = await boot(setup, 1, flavor=CURSED)
-            other = await boot(setup, 2)
-
-        assert "gave it up" in cursed.reason
-        assert "no alternate is left" in other.reason
-        await one_letter(setup, "row.failed")
-
-
-@BOTH
-async def test_an_answer_of_placement_at_which_two_conductors_fail_ends_its_build(
-    bus: str, books: str
-) -> None:
-    # Builds fail on both hosts, so each instance goes on to its alternate.
-    async with two_conductors(bus, books, "h1", "h2") as setup:
-        with bug_in(swapping, "_flavor_on", is_cursed_build):
-            cursed = await boot(setup, 1, flavor=CURSED)
-            other = await boot(setup, 2)
-
-        assert "gave it up" in cursed.reason
-        assert "no alternate is left" in other.reason
-        await setup.until_used(h1=0, h2=0)
-
-
-# In placement
-
-
-@asynccontextmanager
-async def two_placements(bus: str, books: str) -> AsyncIterator[Cloud]:
-    async with cloud(bus, books) as setup, AsyncExitStack() as stack:
-        for name in ("p1", "p2"):
-            await stack.enter_async_context(setup.placement(name))
-        # It compares all revisions now and then, and so finds what was passed over.
-        pace = structs.replace(QUICK_PACE, verify_every_s=0.2)
-        await stack.enter_async_context(setup.scheduler(pace=pace))
-        await setup.add_hosts("h1")
-        yield setup
-
-
-def is_cursed_share(order: Any) -> bool:
-    return any(each.amount == CURSED.vcpus for each in getattr(order, "share", NOTHING).amounts)
-
-
-@BOTH
-async def test_a_claim_at_which_two_placement_workers_fail_is_refused(bus: str, books: str) -> None:
-    async with two_placements(bus, books) as setup:
-        with bug_in(
-            placement_handlers,
-            "decide_claims",
-            lambda _, sent, *__: any(is_cursed_share(each.order) for each in sent),
-        ):
-            cursed = await boot(setup, 1, flavor=CURSED)
-            other = await boot(setup, 2)
-
-        assert (cursed.state, other.state) == ("error", "active")
-        assert "gave it up" in cursed.reason
-        await one_letter(setup, "claim")
-        await setup.until_used(h1=1)
-
-
-@BOTH
 async def test_a_change_that_cannot_be_published_is_passed_over_and_later_ones_are_published(
     bus: str, books: str
 ) -> None:
-    async with two_placements(bus, books) as setup:
+    async with stage(bus, books, Workers(placements=2)) as setup:
 
         def has_cursed(unpublished: Any, _: object) -> bool:
             return any(each.name == "cursed" for each in unpublished.providers)
@@ -462,26 +452,3 @@ async def test_a_node_at_which_daemons_fail_holds_up_no_others(
         else:
             # When the bug is gone, the node is offered, too.
             await metal.until_offered(cursed)
-
-
-# On hosts, of which all of a cell have one compute
-
-
-def is_of_first(about: Any, *_: object, **__: object) -> bool:
-    return bool(about.instance == instance_of(a_build(1)))
-
-
-@pytest.mark.parametrize("where", ["due", "begun"])
-@BOTH
-async def test_an_attempt_at_which_the_compute_fails_ends_by_its_time_and_others_are_built(
-    bus: str, books: str, where: str
-) -> None:
-    soon = ConductorSettings(attempt_timeout_s=1)
-    async with two_conductors(bus, books, "h0", settings=soon) as setup:
-        with bug_in(compute_handlers, where, is_of_first):
-            cursed = await boot(setup, 1)
-            other = await boot(setup, 2)
-            letter = await one_letter(setup, {"due": "row.failed", "begun": "spawn"}[where])
-
-        assert (cursed.state, other.state) == ("error", "active")
-        assert "AssertionError: planted" in letter.reason

@@ -1,7 +1,9 @@
-"""The public client and a cloud: requests are built once whatever happens to the broker and to answers, and errors say what is wrong."""
+"""The public client and a cloud: requests are built once whatever happens to the broker and to answers, errors say what is wrong; what is stored
+for all, flavors and images under names, and the quotas of projects; and a wrong login at RabbitMQ's door.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import UUID
 
@@ -15,19 +17,23 @@ from moor.client import (
     BrokerAway,
     Client,
     Flavor,
+    NamedImage,
     NoHostFound,
     NotAllowed,
+    NotDone,
     NotFound,
     NotInTime,
     NotSendable,
+    QuotaState,
     Rejected,
 )
 from tests.contracts.broker_under_test import SHOP
+from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.stories.cloud import Cloud, cloud, cloud_on
-from tests.stories.layouts import BOTH, one_broker_with_users
+from tests.stories.layouts import BOTH, layout, one_broker_with_users
 from tests.waiting import until
 
-pytestmark = [pytest.mark.asyncio, BOTH]
+pytestmark = pytest.mark.asyncio
 
 SMALL = Flavor(name="small", vcpus=1, ram_mb=1024, root_gb=1)
 
@@ -46,6 +52,7 @@ def client(setup: Cloud, patience_s: float = 30.0) -> Client:
     return Client(setup.brokers.at_api("operator"), patience_s=patience_s)
 
 
+@BOTH
 async def test_a_request_that_was_sent_before_the_broker_restarted_is_built_once(
     bus: str, books: str
 ) -> None:
@@ -73,6 +80,7 @@ async def until_queued(setup: Cloud) -> None:
     await connection.close()
 
 
+@BOTH
 async def test_a_caller_who_got_no_answer_sends_the_request_again_and_it_is_built_once(
     bus: str, books: str
 ) -> None:
@@ -97,6 +105,7 @@ async def test_a_caller_who_got_no_answer_sends_the_request_again_and_it_is_buil
             assert len(setup.placed) == 2
 
 
+@BOTH
 async def test_a_client_that_is_closed_lets_nobody_wait(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup:
         async with client(setup) as moor:
@@ -111,6 +120,7 @@ async def test_a_client_that_is_closed_lets_nobody_wait(bus: str, books: str) ->
             await moor.boot(SMALL)
 
 
+@BOTH
 async def test_what_is_wrong_is_told_by_field_and_value_and_why_there_is_no_host_by_its_funnel(
     bus: str, books: str
 ) -> None:
@@ -152,6 +162,7 @@ async def test_what_is_wrong_is_told_by_field_and_value_and_why_there_is_no_host
         assert (await moor.show(giant.instances[0])).state == "error", "nothing was deleted"
 
 
+@BOTH
 async def test_all_or_nothing_and_a_list_of_many_pages(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, client(setup) as moor, workers(setup, "h1", "h2"):
         none = await moor.boot(SMALL, count=17, all_or_nothing=True)
@@ -178,7 +189,10 @@ async def test_all_or_nothing_and_a_list_of_many_pages(bus: str, books: str) -> 
         }
 
 
-async def test_an_application_has_its_own_project_and_no_more(bus: str, books: str) -> None:
+@BOTH
+async def test_an_application_has_its_own_project_reads_what_is_stored_and_no_more(
+    bus: str, books: str
+) -> None:
     async with AsyncExitStack() as stack:
         brokers = await stack.enter_async_context(one_broker_with_users(bus, SHOP.user))
         await brokers.api.declare(objects_of_application(SHOP))
@@ -191,23 +205,40 @@ async def test_an_application_has_its_own_project_and_no_more(bus: str, books: s
         admin = await stack.enter_async_context(client(setup))
         theirs = await admin.boot(SMALL, project="bank")
         await theirs.until_done()
+        await admin.create_flavor(GOLD)
+        await admin.create_image(DEBIAN)
+        quota = await admin.set_quota("shop", {"VCPU": 3})
+        await admin.set_quota("bank", {"VCPU": 3})
 
         ours = await moor.boot(SMALL)
         refused = await asyncio.gather(
             moor.boot(SMALL, project="bank"),
             moor.set_host("h1", "down"),
             moor.list_cells(),
+            moor.create_flavor(GOLD),
+            moor.delete_flavor("gold"),
+            moor.create_image(DEBIAN),
+            moor.set_image("debian", source="x"),
+            moor.delete_image("debian"),
+            moor.set_quota("shop", {"VCPU": None}),
+            moor.show_quota("bank"),
             return_exceptions=True,
         )
 
-        assert [type(each) for each in refused] == [NotAllowed] * 3, refused
+        assert [type(each) for each in refused] == [NotAllowed] * 10, refused
+        assert [each async for each in moor.list_flavors()] == [GOLD]
+        assert [each async for each in moor.list_images()] == [DEBIAN]
         assert [each.state for each in await ours.until_done()] == ["active"]
+        mine = await moor.show_quota()
+        assert (mine.limits, mine.used["VCPU"]) == (quota.limits, 1)
+        assert [each async for each in moor.list_quotas()] == [mine]
         assert [each.id async for each in moor.list_instances()] == [*ours.instances]
         with pytest.raises(NotFound):
             await moor.show(theirs.instances[0])
         assert [each.project async for each in admin.list_instances()] == ["bank", "shop"]
 
 
+@BOTH
 async def test_events_are_heard_and_an_iterator_that_is_abandoned_leaves_nothing_behind(
     bus: str, books: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -223,3 +254,87 @@ async def test_events_are_heard_and_an_iterator_that_is_abandoned_leaves_nothing
     del hearing
     await asyncio.get_running_loop().shutdown_asyncgens()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+GOLD = Flavor(name="gold", vcpus=2, ram_mb=1024, root_gb=1, extra_specs={"hw:cpu_policy": "shared"})
+DEBIAN = NamedImage(name="debian", source="http://images/debian-13", properties={"os_type": "linux"})
+
+
+async def rejected(call: Awaitable[object]) -> tuple[str, str]:
+    with pytest.raises(Rejected) as wrong:
+        await call
+    return wrong.value.field, wrong.value.value
+
+
+async def not_found(call: Awaitable[object]) -> tuple[str, str]:
+    with pytest.raises(NotFound) as unknown:
+        await call
+    return unknown.value.what, unknown.value.name
+
+
+@BOTH
+async def test_flavors_are_stored_used_by_name_and_deleted(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup, client(setup) as moor, workers(setup, "h1"):
+        assert [await moor.create_flavor(GOLD) for _ in range(2)] == [GOLD, GOLD]
+        assert await rejected(moor.create_flavor(Flavor(name="gold", vcpus=4))) == ("flavor.vcpus", "4")
+        assert (await rejected(moor.create_flavor(Flavor(vcpus=4))))[0] == "flavor.name"
+        many = [f"small-{number:03}" for number in range(205)]
+        for name in many:
+            await moor.create_flavor(Flavor(name=name, vcpus=1))
+
+        request = await moor.boot("gold")
+        assert [each.state for each in await request.until_done()] == ["active"]
+
+        assert await moor.show_flavor("gold") == GOLD
+        assert [each.name async for each in moor.list_flavors()] == ["gold", *many]
+        assert await moor.delete_flavor("gold") == GOLD
+        for call in (moor.delete_flavor("gold"), moor.show_flavor("gold")):
+            assert await not_found(call) == ("flavor", "gold")
+        for nameless in (moor.delete_flavor(""), moor.show_flavor("")):
+            assert await not_found(nameless) == ("flavor", "")
+        assert (await moor.show(request.instances[0])).state == "active"
+
+
+@BOTH
+async def test_quotas_are_set_refuse_what_exceeds_them_and_are_removed(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup, client(setup) as moor, workers(setup, "h1"):
+        assert await not_found(moor.show_quota("shop")) == ("quota of project", "shop")
+        assert (await rejected(moor.show_quota()))[0] == "project"
+        quota = await moor.set_quota("shop", {"instances": 5, "VCPU": 3})
+        assert quota == QuotaState(project="shop", limits={"instances": 5, "VCPU": 3})
+        await moor.set_quota("bank", {"VCPU": 0})
+
+        await (await moor.boot(GOLD, project="shop")).until_done()
+        with pytest.raises(NotDone, match="VCPU limit 3, used 2, asked 2"):
+            await (await moor.boot(GOLD, project="shop")).until_done()
+
+        used = {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 1, "instances": 1}
+        assert await moor.show_quota("shop") == QuotaState(
+            project="shop", limits={"instances": 5, "VCPU": 3}, used=used
+        )
+        assert [each.project async for each in moor.list_quotas()] == ["bank", "shop"]
+        # Nothing of an order with a wrong class is done.
+        wrong = {"instances": 1, "CUSTOM_LICENCE": 1}
+        assert await rejected(moor.set_quota("shop", wrong)) == ("limits", "CUSTOM_LICENCE")
+        for nothing in ({}, {"vcpus": 1}, {"VCPU": -1}, {"VCPU": "many"}):
+            with pytest.raises(Rejected):
+                await moor.set_quota("shop", nothing)  # type: ignore[arg-type]
+        assert (await moor.set_quota("shop", {"VCPU": None})).limits == {"instances": 5}
+        assert (await moor.set_quota("shop", {"instances": None})).limits == {}
+        assert [each.project async for each in moor.list_quotas()] == ["bank"]
+
+
+@pytest.mark.rabbitmq
+async def test_a_wrong_password_and_an_unknown_user_are_told_at_once() -> None:
+    async with layout("rabbitmq") as brokers:
+        broker = brokers.api
+        assert isinstance(broker, RabbitMQUnderTest)
+        right = broker.url()
+        for wrong in (right.replace("@", "x@", 1), right.replace("//", "//nobody", 1)):
+            with pytest.raises(NotAllowed):
+                async with Client(wrong):
+                    pass
+        async with Client(right, patience_s=0.2) as moor:
+            await broker.unplug()
+            with pytest.raises(BrokerAway):
+                await moor.list_cells()

@@ -10,8 +10,8 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from msgspec import Struct
@@ -126,6 +126,55 @@ async def moor_json(*arguments: str, **environment: str) -> Any:
     ran = await moor(*arguments, "-o", "json", **environment)
     assert ran.code == 0, ran.out + ran.err
     return json.loads(ran.out)
+
+
+async def moor_says(code: int, text: str, *arguments: str, **environment: str) -> Result:
+    """Run it; it ends with this code, and this text is in what it prints, wherever the lines break."""
+    ran = await moor(*arguments, **environment)
+    printed = " ".join((ran.out + ran.err).replace("│", " ").split())
+    assert (ran.code, " ".join(text.split()) in printed) == (code, True), (text, ran)
+    return ran
+
+
+class Up:
+    """A `moor up` that runs, and commands in its environment: they find it."""
+
+    def __init__(self, process: Process, environment: dict[str, str]) -> None:
+        self.process, self.environment = process, environment
+        self.url = f"unix://{environment['XDG_STATE_HOME']}/moorage/bus.sock"
+
+    def address_of(self, service: str) -> str:
+        """Where it is served, as was printed at the start."""
+        return next(line.split()[-1] for line in self.process.told if f"{service} is served at" in line)
+
+    async def run(self, *arguments: str, **more: str) -> Result:
+        return await moor(*arguments, **self.environment | more)
+
+    async def json(self, *arguments: str) -> Any:
+        return await moor_json(*arguments, **self.environment)
+
+    async def says(self, code: int, text: str, *arguments: str) -> Result:
+        return await moor_says(code, text, *arguments, **self.environment)
+
+
+@asynccontextmanager
+async def up(home: object, *arguments: str, **environment: str) -> AsyncIterator[Up]:
+    """Run a cloud until the end of the block; its files are below this directory."""
+    environment["XDG_STATE_HOME"] = str(home)
+    async with started("up", *arguments, **environment) as process:
+        await process.until_printed("ready")
+        yield Up(process, environment)
+
+
+@contextmanager
+def a_terminal() -> Iterator[tuple[int, int]]:
+    """A keyboard to write on, and the standard input of a command that is run there."""
+    keyboard, terminal = os.openpty()
+    try:
+        yield keyboard, terminal
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
 
 
 async def moor_anew(*arguments: str, **environment: str) -> Result:

@@ -1,8 +1,11 @@
-"""The dashboard in a real browser: it is drawn, live, fits a narrow screen, and is accessible; nothing is loaded from elsewhere."""
+"""The dashboard in a real browser: it is drawn, live, works by the keyboard alone, fits a narrow screen, and is accessible; nothing is
+loaded from elsewhere.
+"""
 
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
@@ -14,8 +17,7 @@ from bus.message import Parcel
 from bus.topology import DEAD
 from tests.contracts.stage import send
 from tests.servers.installed import chromium
-from tests.stories.moor.moor_process import moor, moor_json
-from tests.stories.moor.test_moor_dashboard import a_cloud
+from tests.stories.moor.test_moor_dashboard import HOST, a_cloud, printed_address
 
 pytestmark = pytest.mark.asyncio
 
@@ -64,11 +66,25 @@ async def opened(
     await context.close()
 
 
-async def test_tiles_are_drawn_and_lead_to_their_hosts_and_the_page_is_live() -> None:
+async def tab_to(page: Page, name: str) -> None:
+    """Press Tab until the link, button or field with this text has the focus."""
+    focused = (
+        "(document.activeElement.textContent || '') + (document.activeElement.labels?.[0]?.textContent || '')"
+    )
+    for _ in range(60):
+        await page.keyboard.press("Tab")
+        if name in await page.evaluate(focused):
+            return
+    raise AssertionError(f"{name} is not reached by Tab")
+
+
+async def test_tiles_are_drawn_the_page_is_live_and_an_operator_orders_by_the_keyboard_alone(
+    home: Path,
+) -> None:
     async with (
-        a_cloud() as (environment, url, _),
+        a_cloud(home) as (cloud, client),
         a_browser() as browser,
-        opened(browser, url) as (page, wrong),
+        opened(browser, str(client.base_url)) as (page, wrong),
     ):
         await page.goto("/")
         tiles = page.locator("canvas.tiles")
@@ -76,7 +92,7 @@ async def test_tiles_are_drawn_and_lead_to_their_hosts_and_the_page_is_live() ->
         drawn = "canvas => canvas.getContext('2d').getImageData(4, 4, 1, 1).data[3]"
         assert await tiles.evaluate(drawn) == 255
 
-        await moor_json("boot", "--vcpus", "1", "--name", "<img src=x onerror=alert(1)>", **environment)
+        await cloud.json("boot", "--vcpus", "1", "--name", "<img src=x onerror=alert(1)>")
         await page.get_by_text("1 active").wait_for()
         assert await page.locator("#stream").inner_text() == "live"
 
@@ -85,22 +101,64 @@ async def test_tiles_are_drawn_and_lead_to_their_hosts_and_the_page_is_live() ->
         await page.goto("/instances")
         await page.locator("tbody a").click()
         await page.get_by_role("heading", name="Timeline").wait_for()
+
+        booted = await cloud.json("boot", "--vcpus", "1", "--count", "6", "--name", "web")
+        id_ = next(each["id"] for each in booted["instances"] if each["host"] == HOST)
+        await page.goto(printed_address(cloud))
+        await page.get_by_role("button", name="Log out").wait_for()
+        assert "token" not in page.url
+
+        await page.goto(f"/hosts/harbour/{HOST}")
+        await tab_to(page, "Drain it")
+        await page.keyboard.press("Enter")
+        await page.get_by_role("heading", name=f"Drain harbour/{HOST}?").wait_for()
+        await tab_to(page, "Why?")
+        await page.keyboard.type("a fan is loud")
+        await tab_to(page, "Drain it: move")
+        await page.keyboard.press("Enter")
+        # The page looks again by itself until the drain has ended.
+        await page.get_by_role("heading", name=f"Drain harbour/{HOST} done").wait_for()
+        await page.get_by_text("have left harbour").wait_for()
+        setting = (await cloud.json("host", "show", HOST))["setting"]
+        assert (setting["mode"], setting["reason"], setting["by"]) == (
+            *("draining", "a fan is loud"),
+            "moor-operator for admin",
+        )
+        assert all(each["host"] != HOST for each in await cloud.json("list"))
+
+        # Back and again: the form that was sent is not sent twice.
+        await page.go_back()
+        await page.get_by_role("heading", name=f"Drain harbour/{HOST}?").wait_for()
+        await page.goto(f"/instances/{id_}")
+        await tab_to(page, "Delete it")
+        await page.keyboard.press("Enter")
+        await page.get_by_role("heading", name="Delete web").wait_for()
+        await tab_to(page, "Delete it")
+        await page.keyboard.press("Enter")
+        await page.get_by_text("The instance is delet").wait_for()
+        await page.goto(f"/instances/{id_}")
+        await page.get_by_text("by moor-operator for admin").first.wait_for()
+
+        await tab_to(page, "Log out")
+        await page.keyboard.press("Enter")
+        await page.get_by_text("only reads").wait_for()
+        await page.goto(f"/hosts/harbour/{HOST}")
+        assert await page.get_by_text("Drain it").count() == 0
         assert wrong == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_pages_are_accessible_and_fit_a_narrow_screen(scheme: str) -> None:
-    async with a_cloud("--nodes", "2") as (environment, url, _), a_browser() as browser:
-        web = await moor_json("boot", "--vcpus", "1", "--name", "web", **environment)
-        giant = await moor("boot", "--vcpus", "8000", "--name", "giant", "-o", "json", **environment)
+async def test_pages_are_accessible_and_fit_a_narrow_screen(home: Path) -> None:
+    async with a_cloud(home, "--nodes", "2") as (cloud, client), a_browser() as browser:
+        web = await cloud.json("boot", "--vcpus", "1", "--name", "web")
+        giant = await cloud.run("boot", "--vcpus", "8000", "--name", "giant", "-o", "json")
         instances = [booted["instances"][0]["id"] for booted in (web, json.loads(giant.out))]
-        await moor("group", "create", LONG_NAME, "--policy", "affinity", **environment)
-        await moor("aggregate", "create", LONG_NAME, **environment)
-        (group,) = await moor_json("group", "list", **environment)
-        node, *_ = await moor_json("node", "list", **environment)
+        await cloud.run("group", "create", LONG_NAME, "--policy", "affinity")
+        await cloud.run("aggregate", "create", LONG_NAME)
+        (group,) = await cloud.json("group", "list")
+        node, *_ = await cloud.json("node", "list")
         odd = Parcel(DEAD, "placement.work", b"x" * 1000, headers={message.REASON: LONG_NAME})
-        await send(broker_at(f"unix://{environment['XDG_STATE_HOME']}/moorage/bus.sock"), odd)
-        (letter,) = await moor_json("dead", "list", **environment)
+        await send(broker_at(cloud.url), odd)
+        (letter,) = await cloud.json("dead", "list")
         more = (
             *(f"/instances/{id_}" for id_ in instances),
             f"/instances/{instances[0]}?now=1",
@@ -110,15 +168,19 @@ async def test_pages_are_accessible_and_fit_a_narrow_screen(scheme: str) -> None
             f"/dead/api/{letter['handle']}",
         )
         # The checks are a script of their own, which the policy of the pages would refuse.
-        async with opened(browser, url, width=390, scheme=scheme, bypass_csp=True) as (page, _):
-            for path in (*PAGES, *more):
-                answer = await page.goto(path)
-                assert answer is not None
-                assert (path, answer.status) == (path, 404 if path == "/nowhere" else 200)
-                if path == "/":
-                    await page.locator("canvas.tiles").wait_for()
-                found = (await Axe().run(page)).response["violations"]
-                serious = [each["id"] for each in found if each["impact"] in ("serious", "critical")]
-                assert (path, serious) == (path, [])
-                wide = await page.evaluate("document.documentElement.scrollWidth")
-                assert (path, wide) == (path, 390)
+        for scheme in ("light", "dark"):
+            async with opened(browser, str(client.base_url), width=390, scheme=scheme, bypass_csp=True) as (
+                page,
+                _,
+            ):
+                for path in (*PAGES, *more):
+                    answer = await page.goto(path)
+                    assert answer is not None
+                    assert (path, answer.status) == (path, 404 if path == "/nowhere" else 200)
+                    if path == "/":
+                        await page.locator("canvas.tiles").wait_for()
+                    found = (await Axe().run(page)).response["violations"]
+                    serious = [each["id"] for each in found if each["impact"] in ("serious", "critical")]
+                    assert (path, serious) == (path, [])
+                    wide = await page.evaluate("document.documentElement.scrollWidth")
+                    assert (path, wide) == (path, 390)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.stories.moor.moor_process import Result, moor_anew, moor_json, started
+from tests.stories.moor.moor_process import Result, moor_anew, up
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -14,16 +14,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def home() -> AsyncIterator[str]:
     with tempfile.TemporaryDirectory(prefix="moor-") as home:
-        async with started(
-            "up", "--cells", "harbour,quay", "--hosts", "2", "--nodes", "1", XDG_STATE_HOME=home
-        ) as up:
-            await up.until_printed("ready")
-            await moor_json("group", "create", "pair", "--policy", "affinity", XDG_STATE_HOME=home)
-            await moor_json("aggregate", "create", "rack-1", XDG_STATE_HOME=home)
+        async with up(home, "--cells", "harbour,quay", "--hosts", "2", "--nodes", "1") as cloud:
+            await cloud.json("group", "create", "pair", "--policy", "affinity")
+            await cloud.json("aggregate", "create", "rack-1")
             for name, project in (("web", ""), ("wiki", "shop"), ("old", "")):
-                size = ("--vcpus", "1", "--name", name, "--project", project)
-                await moor_json("boot", *size, XDG_STATE_HOME=home)
-            await moor_json("delete", "old", "--wait", XDG_STATE_HOME=home)
+                await cloud.json("boot", "--vcpus", "1", "--name", name, "--project", project)
+            await cloud.json("delete", "old", "--wait")
             yield home
 
 

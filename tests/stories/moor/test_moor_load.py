@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.stories.moor.moor_process import Result, moor
+from tests.stories.moor.moor_process import moor
 from tests.stories.real_servers import real_servers
 
 pytestmark = pytest.mark.asyncio
@@ -37,11 +37,13 @@ async def test_the_embedded_load_builds_measures_and_audits(tmp_path: Path) -> N
     assert found["cpu_us_per_boot"]["total"] > 0
 
 
-MIXED = (*SMALL, "--moves", "61")
+async def test_moves_are_mixed_with_boots_and_deletes_and_each_kind_is_measured(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
 
+    ran = await moor(*SMALL, "--moves", "61", "--failing", "0", "--json", str(file))
 
-def assert_moves_were_measured(ran: Result, found: dict[str, Any]) -> None:
     assert ran.code == 0, ran.err + ran.out
+    found = figures(file)
     assert "audit passed" in ran.out
     assert found["audit"] == {"passed": True, "problems": []}
     assert found["active"] + found["in_error"] == found["boots"] == 200
@@ -62,14 +64,6 @@ def assert_moves_were_measured(ran: Result, found: dict[str, Any]) -> None:
     spent = orders["cpu_us_each"]
     assert spent.keys() == found["cpu_us_per_boot"].keys()
     assert spent["total"] == pytest.approx(sum(us for name, us in spent.items() if name != "total"))
-
-
-async def test_moves_are_mixed_with_boots_and_deletes_and_each_kind_is_measured(tmp_path: Path) -> None:
-    file = tmp_path / "load.json"
-
-    ran = await moor(*MIXED, "--failing", "0", "--json", str(file))
-
-    assert_moves_were_measured(ran, found := figures(file))
     assert found["active"] == 200, "what became of them later does not count here"
     assert found["kinds"]["resize"]["outcomes"] == {"confirmed": 20}
     assert "resize 20" in " ".join(ran.out.split())

@@ -3,8 +3,7 @@
 import asyncio
 import json
 import signal
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,14 @@ from grafana_foundation_sdk.models.dashboard import Dashboard, Panel, RowPanel
 from grafana_foundation_sdk.models.prometheus import Dataquery
 
 from bus.addresses import broker_at
-from bus.message import PLAIN, Parcel
-from bus.topology import API
+from tests.contracts.stage import send
 from tests.servers.prometheus import PrivatePrometheus, private_prometheus, promtool, rules_at_once
-from tests.stories.moor.moor_process import moor, moor_json, started
+from tests.stories.moor.moor_process import Up, up
+from tests.stories.moor.test_moor_metrics import FAULTS, UNREADABLE
 from tests.waiting import wait_for
 from tools.pages.dashboard import dashboard
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
-FAULTS = """
-spawn_ms = 20.0
-
-[[faults]]
-is = "fails_to_build"
-hosts = ["harbour-host-00001"]
-"""
 # Nothing of this kind happens in the cloud below, and its figures are zeros, or none.
 EMPTY = {
     "Parts that fail",
@@ -82,71 +74,43 @@ def test_the_alerts_pass_their_unit_tests_and_each_has_one() -> None:
     assert sorted(tested) == sorted(_alerts())
 
 
-async def _a_watched_cloud(home: Path) -> None:
-    (home / "faults.toml").write_text(FAULTS)
-    environment = {"XDG_STATE_HOME": str(home)}
-    options = (
-        *(
-            "up",
-            "--cells",
-            "harbour,island",
-            "--hosts",
-            "2",
-            "--nodes",
-            "2",
-            "--health-listen",
-            "127.0.0.1:0",
-        ),
-        *("--faults", str(home / "faults.toml")),
-    )
-    async with started(*options, **environment) as up:
-        address = (await up.until_printed("health is served at")).split()[-1].removeprefix("http://")
-        await up.until_printed("ready")
-        rules = rules_at_once(yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text()))
-        with private_prometheus((address,), rules) as prometheus:
-            await asyncio.to_thread(wait_for, lambda: bool(prometheus.query("moor_hosts")), "")
-            await asyncio.to_thread(wait_for, lambda: not prometheus.firing(), "a cloud at rest")
-            await _make_trouble(home, environment)
-            expected = {"MoorageDeadLetters", "MoorageNoValidHost", "MoorageBootsFail"}
-            await asyncio.to_thread(
-                wait_for,
-                lambda: prometheus.firing() >= expected,
-                "dead letters, no host, failed boots",
-            )
-            await asyncio.to_thread(
-                wait_for,
-                lambda: _without_answer(prometheus) <= EMPTY,
-                "every query of the dashboard finds something",
-            )
-            up.send_signal(signal.SIGKILL)
-            await asyncio.to_thread(
-                wait_for, lambda: "MoorageWorkerGone" in prometheus.firing(), "the worker is gone"
-            )
-
-
 @pytest.mark.asyncio
 @pytest.mark.timeout(240)
-async def test_each_query_of_the_dashboard_finds_something_and_alerts_fire_when_there_is_trouble() -> None:
-    with tempfile.TemporaryDirectory(prefix="moor-") as place:
-        await _a_watched_cloud(Path(place))
+async def test_each_query_of_the_dashboard_finds_something_and_alerts_fire_when_there_is_trouble(
+    home: Path,
+) -> None:
+    faults = home / "faults.toml"
+    faults.write_text(FAULTS)
+    options = ("--hosts", "2", "--nodes", "2", "--health-listen", "127.0.0.1:0", "--faults", str(faults))
+    async with up(home, "--cells", "harbour,island", *options) as cloud:
+        rules = rules_at_once(yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text()))
+        with private_prometheus((cloud.address_of("health").removeprefix("http://"),), rules) as prometheus:
+
+            async def until(is_so: Callable[[], bool], what: str) -> None:
+                await asyncio.to_thread(wait_for, is_so, what)
+
+            await until(lambda: bool(prometheus.query("moor_hosts")), "hosts")
+            await until(lambda: not prometheus.firing(), "a cloud at rest")
+            await _make_trouble(cloud)
+            expected = {"MoorageDeadLetters", "MoorageNoValidHost", "MoorageBootsFail"}
+            await until(
+                lambda: prometheus.firing() >= expected and _without_answer(prometheus) <= EMPTY,
+                "dead letters, no host, failed boots; and every query of the dashboard finds something",
+            )
+            cloud.process.send_signal(signal.SIGKILL)
+            await until(lambda: "MoorageWorkerGone" in prometheus.firing(), "the worker is gone")
 
 
-async def _make_trouble(home: Path, environment: dict[str, str]) -> None:
-    booted = await moor_json("boot", "--vcpus", "1", "--host", "island-host-00001", **environment)
-    assert (await moor("boot", "--flavor", "metal", **environment)).code == 0
-    resized = await moor("resize", booted["instances"][0]["id"], "--vcpus", "2", **environment)
-    assert resized.code == 0, resized.err
-    await moor("boot", "--vcpus", "500", "--count", "20", **environment)
-    await moor("boot", "--vcpus", "500", "--wait-for-room", "60", "--no-wait", **environment)
-    await moor("boot", "--vcpus", "1", "--host", "harbour-host-00001", **environment)
-    nodes = await moor_json("node", "list", **environment)
-    await moor("node", "maintenance", "on", nodes[0]["id"], "--reason", "a test", **environment)
-    connection = await broker_at(f"unix://{home}/moorage/bus.sock").connect()
-    publishing = await connection.open_publishing()
-    await publishing.publish(
-        Parcel(exchange=API, routing_key="build.request.-", body=b"not a message", content_type=PLAIN)
-    )
-    await connection.close()
+async def _make_trouble(cloud: Up) -> None:
+    booted = await cloud.json("boot", "--vcpus", "1", "--host", "island-host-00001")
+    await cloud.says(0, "", "boot", "--flavor", "metal")
+    await cloud.says(0, "", "resize", booted["instances"][0]["id"], "--vcpus", "2")
+    await cloud.run("boot", "--vcpus", "500", "--count", "20")
+    await cloud.run("boot", "--vcpus", "500", "--wait-for-room", "60", "--no-wait")
+    await cloud.run("boot", "--vcpus", "1", "--host", "harbour-host-00001")
+    nodes = await cloud.json("node", "list")
+    await cloud.run("node", "maintenance", "on", nodes[0]["id"], "--reason", "a test")
+    await send(broker_at(cloud.url), UNREADABLE)
 
 
 def _alerts() -> list[str]:

@@ -1,32 +1,37 @@
-"""`moor status`: the whole cloud on one screen, and an exit code that says whether it is healthy."""
+"""`moor status`, `moor top` and `moor audit --follow`: what they say of a cloud that runs, and whatever is away."""
 
 import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Static
 
 from bus.memory import MemoryBroker
 from bus.unix_socket.server import serve_unix
-from tests.stories.moor.moor_process import moor, moor_json, started
+from moor.options import client, command_settings
+from moor.overview.top_command import Details, Top
+from tests.stories.moor.moor_process import moor, moor_says, started, up
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
 
 async def test_a_healthy_cloud_says_what_it_has(home: Path) -> None:
-    environment = {"XDG_STATE_HOME": str(home)}
-    async with started("up", "--cells", "harbour,island", "--hosts", "2", **environment) as up:
-        await up.until_printed("ready")
-        await moor_json("boot", "--vcpus", "64", "--count", "2", "--host", "island-host-00001", **environment)
-        await moor_json("host", "set", "harbour-host-00002", "draining", **environment)
+    async with up(home, "--cells", "harbour,island", "--hosts", "2") as cloud:
+        await cloud.json("boot", "--vcpus", "64", "--count", "2", "--host", "island-host-00001")
+        await cloud.json("host", "set", "harbour-host-00002", "draining")
 
-        status = await until(
-            lambda: moor("status", "-o", "json", **environment),
-            "all workers are heard",
-            lambda said: len(json.loads(said.out)["overview"]["workers"]) >= 6,
-        )
-        told = json.loads(status.out)
-        assert (status.code, told["healthy"], told["troubles"]) == (0, True, [])
+        async def status() -> Any:
+            return json.loads((await cloud.run("status", "-o", "json")).out)
+
+        told = await until(status, "all are heard", lambda found: len(found["overview"]["workers"]) >= 6)
+        assert (told["healthy"], told["troubles"]) == (True, [])
         assert "hosts draining: 1" in told["notes"]
         overview = told["overview"]
         assert overview["instances"] == [{"state": "active", "cell": "island", "count": 2}]
@@ -39,17 +44,19 @@ async def test_a_healthy_cloud_says_what_it_has(home: Path) -> None:
             ("placement", "cell0"),
             ("scheduler", "cell0"),
         ]
-        while len(stages := overview["stages"]) < 6:
-            overview = (await moor_json("status", **environment))["overview"]
-        counts = {each["stage"]: (each["minute"]["count"], each["hour"]["count"]) for each in stages}
+        overview = (await until(status, "all stages", lambda found: len(found["overview"]["stages"]) >= 6))[
+            "overview"
+        ]
+        counts = {
+            each["stage"]: (each["minute"]["count"], each["hour"]["count"]) for each in overview["stages"]
+        }
         names = ["accept", "choose", "claim", "place", "spawn", "boot"]
         assert counts == dict.fromkeys(names, (2, 2))
         used = {(each["cell"], each["resource_class"]): each["used"] for each in overview["uses"]}
         assert (used["island", "VCPU"], used["harbour", "VCPU"]) == (128, 0)
 
-        shown = await moor("status", **environment | {"COLUMNS": "80"})
-        assert shown.code == 0
-        assert "Moorage  healthy" in shown.out
+        shown = await cloud.run("status", COLUMNS="80")
+        assert (shown.code, "Moorage  healthy" in shown.out) == (0, True)
         assert "2 instances   2 active" in shown.out
         assert max(map(len, shown.out.splitlines())) <= 80
 
@@ -108,7 +115,86 @@ async def test_the_screen_is_drawn_whatever_does_not_answer(
 
 async def test_the_screen_is_drawn_on_a_broker_where_nothing_is_declared(home: Path) -> None:
     async with serve_unix(MemoryBroker(), home / "bus"):
-        shown = await moor("status", MOOR_BUS_URL=f"unix://{home / 'bus'}")
+        lacks = "lacks the queues scheduler.requests, scheduler.questions"
+        await moor_says(1, lacks, "status", MOOR_BUS_URL=f"unix://{home / 'bus'}")
 
-    assert shown.code == 1
-    assert "lacks the queues scheduler.requests, scheduler.questions" in shown.out
+
+@asynccontextmanager
+async def watched(home: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pilot[None]]:
+    """`moor top`, at a running `moor up` of this home."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
+    settings = command_settings()
+    async with client(settings, operates=True, patience_s=5) as moor:
+        app = Top(moor, settings, 0.5)
+        async with app.run_test(size=(120, 60)) as pilot:
+            yield pilot
+
+
+def text_of(pilot: Pilot[None], where: str) -> str:
+    console = Console(width=110, color_system=None)
+    with console.capture() as captured:
+        console.print(pilot.app.screen.query_one(where, Static).content)
+    return captured.get()
+
+
+def rows_of(pilot: Pilot[None], tab: str) -> list[list[str]]:
+    table = pilot.app.query_one(f"#{tab}-rows", DataTable)
+    return [[str(cell) for cell in table.get_row_at(at)] for at in range(table.row_count)]
+
+
+async def test_the_screen_follows_a_cloud(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with up(home, "--cells", "harbour", "--hosts", "3") as cloud:
+        booted = await cloud.json("boot", "--vcpus", "2", "--name", "web")
+        await cloud.run("boot", "--vcpus", "8000", "--name", "giant")
+        async with watched(home, monkeypatch) as pilot:
+            await until(lambda: "1 active" in text_of(pilot, "#seen"))
+            seen = text_of(pilot, "#seen")
+            assert "Moorage  healthy" in seen
+            assert "1 error" in seen
+            await cloud.run("boot", "--vcpus", "1", "--name", "more")
+            await until(lambda: "2 active" in text_of(pilot, "#seen"))
+
+            await pilot.press("3")
+            await until(lambda: len(rows_of(pilot, "hosts")) == 3)
+            await pilot.press("2")
+            await until(lambda: len(rows_of(pilot, "instances")) == 3)
+            assert booted["instances"][0]["id"] in {row[0] for row in rows_of(pilot, "instances")}
+
+            await pilot.press("s", "s")
+            await until(lambda: [row[1] for row in rows_of(pilot, "instances")] == ["giant"])
+            await pilot.press("enter")
+            await until(lambda: isinstance(pilot.app.screen, Details))
+            details = text_of(pilot, "Static")
+            assert "no host for giant among 3" in details
+            assert "boot" in details
+            await pilot.press("escape")
+
+            await pilot.press("6")
+            await until(lambda: "no dead letters" in text_of(pilot, "#told"))
+            await pilot.press("5")
+            await until(lambda: "no move is under way" in text_of(pilot, "#told"))
+
+            cloud.process.send_signal(signal.SIGKILL)
+            await pilot.press("1", "r")
+            await until(lambda: "✗ no scheduler answers" in text_of(pilot, "#seen"))
+            await pilot.press("q")
+
+
+async def test_an_audit_that_follows_outlives_an_outage_and_a_cell_whose_broker_is_away_does_not_answer(
+    home: Path,
+) -> None:
+    hosts = ("--cells", "harbour,island", "--hosts", "1")
+    looks = ("audit", "--follow", "--every", "1", "--settle", "1", "--patience", "1")
+    async with up(home, *hosts) as cloud:
+        away = {"MOOR_CELL_BUS_URLS": "island=unix:///nonexistent/island", "MOOR_CELLS": "harbour,island"}
+        done = await cloud.run("audit", "--patience", "1", **away)
+        assert (done.code, "the conductor of cell island did not answer" in done.out) == (3, True), done
+        async with started(*looks, **cloud.environment) as audit:
+            await audit.until_printed("no faults: 0 instances")
+            cloud.process.send_signal(signal.SIGKILL)
+            await cloud.process.ended()
+            told = await audit.until_printed_to_stderr("broke off")
+            assert "the next one is in 1 s" in told
+            async with up(home, *hosts):
+                await audit.until_printed_to_stderr("it is answered again")
+            assert not audit.has_ended

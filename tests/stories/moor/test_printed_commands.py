@@ -4,30 +4,32 @@ The commands of a page run in its order, on one cloud. So a page may use only wh
 """
 
 import json
-import os
 import re
 import shlex
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from itertools import pairwise
 from operator import not_
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
 
 import bcrypt
 import httpx
 import pytest
 
-from tests.contracts.rabbitmq_under_test import URL_VARIABLE, RabbitMQUnderTest
+from engine.choosing.plugin_settings import OPTIONAL_FILTERS, STANDARD_WEIGHERS
+from moor.worker_settings import SECTIONS
+from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import empty_database
-from tests.stories.moor.moor_process import moor, moor_json, started
-from tests.stories.real_servers import real_servers
+from tests.nova.rows import SMALL as FLAVOR
+from tests.nova.rows import NovaRows
+from tests.nova.schema import sqlite_databases
+from tests.stories.moor.moor_process import Up, moor, moor_json, moor_says, started, up
+from tests.stories.real_servers import real_servers, url_of
 from tests.waiting import until
 from tools.pages.commands import PAGES, ROOT, Printed, commands_of
-
-pytestmark = pytest.mark.timeout(300)
 
 # Commands of other programs, and of servers that no test machine has, with the file that runs or checks the same.
 ELSEWHERE = {
@@ -42,19 +44,17 @@ ELSEWHERE = {
     "export ": "tests/stories/moor/test_printed_commands.py",
     "moor host delete ": "tests/stories/cells/test_deleted_hosts.py",
     "moor application ": "tests/stories/moor/test_moor_applications.py",
-    "moor node adopt ": "tests/stories/moor/test_moor_node_adopt.py",
-    "mysql ": "tests/stories/moor/test_moor_node_adopt.py",
+    "moor node adopt ": "tests/stories/moor/test_moor_bare_metal.py",
+    "mysql ": "tests/stories/moor/test_moor_bare_metal.py",
     "moor node undeploy ": "tests/stories/moor/test_moor_bare_metal.py",
     "moor run placement-api --auth keystone": "tests/api/test_auth.py",
 }
 # A page with its own test, which runs its commands with flavors of its own; and the folder of pages that test_tutorials.py runs.
 OF_FLAVORS = "docs/scheduling.md"
 TUTORIALS = "docs/tutorials/"
-# A page with its own test: test_import_page.py.
+# Three pages with tests of their own, below.
 OF_NOVA = "docs/import-nova.md"
-# Another one: test_nova_page_commands.py.
 OF_A_NOVA = "docs/nova.md"
-# A page with its own test, which makes its loads small: test_performance_page.py.
 OF_LOADS = "docs/performance.md"
 # Another one: tests/libvirt/test_libvirt_page.py.
 OF_LIBVIRT = "docs/libvirt.md"
@@ -74,6 +74,7 @@ ONE_MACHINE = (
 SERVERS = ("moor db upgrade", "moor broker declare", "moor run ", "moor broker show", "moor dead list")
 DATABASE = "postgresql+asyncpg://moorage:...@localhost/moorage"
 CELL = "harbour"
+SMALL = ("--vcpus", "1", "--ram", "512", "--disk", "5")
 # In the other cell, hosts are so slow to receive an instance that its move can be aborted.
 SLOW = "island-host-0000"
 FAULTS = f"""
@@ -92,6 +93,7 @@ def runs_elsewhere(command: Printed) -> bool:
     return command.text.startswith(tuple(ELSEWHERE))
 
 
+@pytest.mark.timeout(300)
 def test_every_page_with_commands_is_run() -> None:
     left = [
         command.where
@@ -113,26 +115,22 @@ class Reader:
     Commands about an instance get one that is in the state that the command needs.
     """
 
-    def __init__(self, home: Path, api: str) -> None:
-        self._home = home
-        self._api = api
+    def __init__(self, home: Path, cloud: Up) -> None:
+        self._home, self._cloud = home, cloud
+        self.json = cloud.json
         self._group = ""
         # All commands of one line are about one instance.
         self._line = 0
         self._instance: dict[str, Any] | None = None
-        self._environment = {
-            "XDG_STATE_HOME": str(home),
-            "PATH": f"{home}:/usr/bin:/bin",
-        }
         self._states: tuple[tuple[str, Callable[[], Awaitable[dict[str, Any]]]], ...] = (
-            (r"moor migration (confirm|revert) ", self._moved),
-            (r"moor unshelve \S+ --to", self._offloaded),
-            (r"moor unshelve ", self._shelved),
+            (r"moor migration (confirm|revert) ", partial(self.active, "migrate")),
+            (r"moor unshelve \S+ --to", partial(self.active, "shelve", "--offload")),
+            (r"moor unshelve ", partial(self.active, "shelve")),
             (r"moor migration abort ", self._moving),
-            (r"moor migration show ", self._moved),
+            (r"moor migration show ", partial(self.active, "migrate")),
             (r"moor evacuate ", self._on_a_lost_host),
             (r"moor host drain ", self._on_its_own_host),
-            (r"moor node .*\bID\b", self._on_a_node),
+            (r"moor node .*\bID\b", partial(self._booted, "--flavor", "metal")),
             (r".*\b(ID|HOST|host-7|host-9)\b", self.active),
         )
 
@@ -147,16 +145,13 @@ class Reader:
             await self._watch(words[1:])
         else:
             try:
-                ran = await moor(*words[1:], **self._environment)
+                ran = await self._cloud.run(*words[1:])
             except TimeoutError:
                 raise AssertionError(f"{command.where}\n{text}: it does not end") from None
             assert ran.code == 0, f"{command.where}\n{text}\n{ran.out}{ran.err}"
             assert "Traceback" not in ran.err, f"{command.where}\n{ran.err}"
             if text.startswith("moor group create"):
                 self._group = re.findall(r"[0-9a-f]{8}-[0-9a-f-]{27}", ran.out)[0]
-
-    async def json(self, *words: str) -> Any:
-        return await moor_json(*words, **self._environment)
 
     # Names
 
@@ -190,36 +185,22 @@ class Reader:
 
     # States
 
-    async def active(self) -> dict[str, Any]:
-        """A new instance in the cell, on a host that no earlier command has put away."""
-        return await self._booted(*[f"{CELL}-host-{number:05}" for number in range(1, 8)])
+    async def active(self, *order: str) -> dict[str, Any]:
+        """A new instance in the cell, on a host that no earlier command has put away; or what becomes of it by this order."""
+        instance = await self._booted(*SMALL, *[f"--host={CELL}-host-{number:05}" for number in range(1, 8)])
+        if not order:
+            return instance
+        told: dict[str, Any] = await self.json(order[0], instance["id"], *order[1:])
+        return told if told["host"] else instance
 
-    async def _booted(self, *hosts: str) -> dict[str, Any]:
-        named = [word for host in hosts for word in ("--host", host)]
-        booted = await self.json("boot", "--vcpus", "1", "--ram", "512", "--disk", "5", *named)
-        instance: dict[str, Any] = booted["instances"][0]
-        return instance
-
-    async def _moved(self) -> dict[str, Any]:
-        return await self._after("migrate")
-
-    async def _shelved(self) -> dict[str, Any]:
-        return await self._after("shelve")
-
-    async def _offloaded(self) -> dict[str, Any]:
-        instance = await self.active()
-        await self.json("shelve", instance["id"], "--offload")
+    async def _booted(self, *words: str) -> dict[str, Any]:
+        instance: dict[str, Any] = (await self.json("boot", *words))["instances"][0]
         return instance
 
     async def _moving(self) -> dict[str, Any]:
-        instance = await self._booted(f"{SLOW}1")
+        instance = await self._booted(*SMALL, f"--host={SLOW}1")
         moving: dict[str, Any] = await self.json("migrate", instance["id"], "--no-wait")
         return moving
-
-    async def _after(self, move: str) -> dict[str, Any]:
-        instance = await self.active()
-        moved: dict[str, Any] = await self.json(move, instance["id"])
-        return moved
 
     async def _on_a_lost_host(self) -> dict[str, Any]:
         """Alone there, as on a host that is drained."""
@@ -228,15 +209,10 @@ class Reader:
         await self.json("host", "set", instance["host"], "down", "--reason", "lost")
         return instance
 
-    async def _on_a_node(self) -> dict[str, Any]:
-        booted = await self.json("boot", "--flavor", "metal")
-        instance: dict[str, Any] = booted["instances"][0]
-        return instance
-
     async def _on_its_own_host(self) -> dict[str, Any]:
         host = f"{CELL}-host-00008"
         await self._leave_only(host)
-        return await self._booted(host)
+        return await self._booted(*SMALL, f"--host={host}")
 
     async def _leave_only(self, host: str, kept: str = "") -> None:
         """Deletes what else is on the host: what was moved there, and not confirmed, could not leave it."""
@@ -247,7 +223,7 @@ class Reader:
     # Commands that are not over by themselves, and other programs
 
     async def _watch(self, words: Sequence[str]) -> None:
-        async with started(*words, **self._environment) as watching:
+        async with started(*words, **self._cloud.environment) as watching:
             if words[0] == "events":
                 await watching.until_printed_to_stderr("listening")
                 await self.active()
@@ -263,7 +239,9 @@ class Reader:
         url = next(word for word in words if word.startswith("http"))
         headers = dict(each.split(": ", 1) for flag, each in pairwise(words) if flag == "-H")
         async with httpx.AsyncClient() as client:
-            answer = await client.get(url.replace("http://127.0.0.1:8780", self._api), headers=headers)
+            answer = await client.get(
+                url.replace("http://127.0.0.1:8780", self._cloud.address_of("placement")), headers=headers
+            )
         assert answer.status_code == 200, answer.text
 
 
@@ -275,12 +253,11 @@ async def a_reader(home: Path) -> AsyncIterator[Reader]:
     fence.write_text("#!/bin/sh\nexit 0\n")
     fence.chmod(0o700)
     words = ("--hosts", "8", "--nodes", "4", "--daemons", "2", "--faults", str(faults))
-    async with started("up", *words, XDG_STATE_HOME=str(home)) as cloud:
-        await cloud.until_printed("ready")
-        served = next(line for line in cloud.told if "placement is served at" in line)
-        yield Reader(home, served.split()[-1])
+    async with up(home, *words, PATH=f"{home}:/usr/bin:/bin") as cloud:
+        yield Reader(home, cloud)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.asyncio
 @pytest.mark.parametrize("page", ONE_MACHINE)
 async def test_the_commands_for_one_machine(page: str, home: Path) -> None:
@@ -316,11 +293,6 @@ async def a_broker() -> AsyncIterator[str]:
         await under_test.close()
 
 
-def url_of(under_test: RabbitMQUnderTest) -> str:
-    server = urlsplit(os.environ[URL_VARIABLE])
-    return server._replace(path="/" + quote(under_test.virtual_host, safe="")).geturl()
-
-
 @pytest.mark.asyncio
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
@@ -346,8 +318,7 @@ async def test_the_commands_for_servers(has_own: bool, home: Path) -> None:  # n
                 process = await stack.enter_async_context(started(*words, **environment))
                 await process.until_printed_to_stderr("ready")
                 return
-            ran = await moor(*words, **environment)
-            assert ran.code == 0, f"{text}\n{ran.out}{ran.err}"
+            await moor_says(0, "", *words, **environment)
 
         commands = [
             each
@@ -369,8 +340,7 @@ async def test_the_commands_for_servers(has_own: bool, home: Path) -> None:  # n
         for cell in ("harbour", "island"):
             booted = await moor_json("boot", "--vcpus", "1", "--host", f"{cell}-host-00001", **environment)
             assert booted["instances"][0]["state"] == "active", booted
-        audited = await moor("audit", "--settle", "0", **environment)
-        assert audited.code == 0, audited.out + audited.err
+        await moor_says(0, "", "audit", "--settle", "0", **environment)
 
         # Whatever the last commands started is heard by its next heartbeat.
         async def missing() -> list[object]:
@@ -380,3 +350,110 @@ async def test_the_commands_for_servers(has_own: bool, home: Path) -> None:  # n
             return [*(ALL_ROLES - roles), *status["troubles"]]
 
         await until(missing, "all are heard, and nothing troubles", not_)
+
+
+HOST = "harbour-host-00001"
+# Those that say what is left say it with their exit code: before the first host, that is all.
+LEAVES = {"moor nova import --verify": 1}
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(300)
+async def test_a_switch_step_by_step_and_its_way_back(home: Path) -> None:
+    commands = [command.text for command in commands_of(OF_NOVA)]
+    variables = [
+        each.removeprefix("export ").partition("=")[0] for each in commands if each.startswith("export ")
+    ]
+    ordered = [each for each in commands if not each.startswith("export ")]
+    assert len(variables) == 3
+    assert len(ordered) == 8
+    addresses = sqlite_databases(home / "nova", ("harbour",))
+    with NovaRows(addresses) as nova:
+        nova.flavor(FLAVOR)
+        nova.host("harbour", HOST)
+        for number in range(3):
+            nova.instance("harbour", HOST, number)
+    urls = (addresses.api, f"harbour={addresses.cells['harbour']}", addresses.placement)
+    exported = dict(zip(variables, urls, strict=True))
+    async with up(home, "--cells", "harbour", "--hosts", "2", **exported) as cloud:
+        for text in ordered:
+            if text.startswith("openstack "):
+                with NovaRows.again(addresses) as nova:
+                    nova.disable("harbour", HOST)
+            else:
+                enabled = f"openstack compute service set --enable {HOST} nova-compute"
+                told = enabled if "--give-back" in text else ""
+                await cloud.says(LEAVES.get(text, 0), told, *shlex.split(text)[1:])
+
+
+# Servers, which need a Nova beside them, and what reads their notes: each of these files runs one of them.
+BESIDE_A_NOVA = {
+    "moor db upgrade": "tests/placement_servers.py",
+    "moor run placement-api --auth keystone --listen 0.0.0.0:8778": "tests/api/test_auth.py",
+    "moor run nova-scheduler": "tests/conformance/nova/our_scheduler.py",
+    "moor run nova-scheduler --shadow": "tools/real_nova/shadow.py",
+    "moor nova shadow --since 24h": "tests/stories/nova/test_nova_shadow.py",
+}
+
+
+def test_the_commands_for_a_nova_are_run_by_tests() -> None:
+    commands = [command.text for command in commands_of(OF_A_NOVA)]
+    assert [each for each in commands if each.startswith("moor ") and each not in BESIDE_A_NOVA] == []
+    assert [command for command in BESIDE_A_NOVA if command not in commands] == []
+    assert [file for file in BESIDE_A_NOVA.values() if not (ROOT / file).is_file()] == []
+
+
+def test_the_settings_filters_and_weighers_that_the_page_about_a_nova_names_are_ours() -> None:
+    text = (ROOT / OF_A_NOVA).read_text()
+    named = {*re.findall(r"`(scheduler|nova)\.(\w+)`", text)}
+    assert named
+    assert [(section, name) for section, name in named if name not in SECTIONS[section].settings] == []
+    table = text.split("| filter or weigher of Nova |")[1].split("\n\n")[0]
+    ours = {each for row in table.splitlines()[1:] for each in re.findall(r"`([a-z_]+)`", row.split("|")[2])}
+    assert len(ours) > 15
+    assert ours - {*OPTIONAL_FILTERS, *STANDARD_WEIGHERS} == {"max_io_ops_per_host", "max_instances_per_host"}
+
+
+# Everything else of the commands stays.
+FEW = {"boots": 60, "moves": 8, "hosts": 20, "nodes": 20, "changes": 40, "deploys": 6}
+LOADS = commands_of(OF_LOADS)
+ON_SERVERS = [each for each in LOADS if "URL" in each.text]
+EMBEDDED = [each for each in LOADS if "URL" not in each.text]
+
+
+async def run_load(command: Printed, here: Path, bus: str = "", database: str = "") -> None:
+    text = re.sub(
+        r"--(\w+) \d+", lambda found: f"--{found[1]} {FEW.get(found[1], found[0].split()[1])}", command.text
+    )
+    words = shlex.split(text.replace("--bus URL", f"--bus {bus}").replace("--db URL", f"--db {database}"))
+    words = [str(here / word) if word in ("load.json", "load.svg") else word for word in words]
+    ran = await moor(*words[1:])
+    assert ran.code == 0, f"{command.where}\n{ran.out}{ran.err}"
+    assert "audit passed" in ran.out
+    written = {"load.json", "load.svg"} & {Path(word).name for word in words}
+    assert all((here / name).stat().st_size for name in written)
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(300)
+async def test_every_command_of_the_page_is_a_load() -> None:
+    assert len(EMBEDDED) >= 5
+    assert len(ON_SERVERS) >= 3
+    assert {each.text.split(" --")[0] for each in LOADS} == {"moor load"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("command", EMBEDDED, ids=lambda each: f"line {each.line}")
+async def test_the_loads_in_one_process(command: Printed, tmp_path: Path) -> None:
+    await run_load(command, tmp_path)
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(300)
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+@pytest.mark.parametrize("command", ON_SERVERS, ids=lambda each: f"line {each.line}")
+async def test_the_loads_on_servers(command: Printed, tmp_path: Path) -> None:
+    async with real_servers() as (bus, database):
+        await run_load(command, tmp_path, bus, database)

@@ -1,16 +1,22 @@
-"""Placement over HTTP as operators run it: processes of their own on one database."""
+"""Placement over HTTP as operators run it: processes of their own on one database, and its tables in a database of their own."""
 
 import signal
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
-import bcrypt
 import httpx
 import pytest
 
+from cell_conductor.tables import metadata as conductor_tables
+from compute_sim.tables import metadata as compute_tables
+from placement_worker.store_sql import PlacementStore
+from placement_worker.tables import metadata as placement_tables
+from scheduler_worker.tables import metadata as scheduler_tables
 from tests.contracts.sql_stores import empty_database
-from tests.stories.moor.moor_process import Process, started
+from tests.stories.moor.moor_process import Process, started, up
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -55,12 +61,53 @@ async def test_a_server_stops_when_told_and_its_writes_are_there_for_the_next(tm
         assert (await server.client.get("/traits/CUSTOM_KEPT")).status_code == 204
 
 
-async def test_basic_authentication_accepts_the_users_of_its_file(tmp_path: Path) -> None:
-    users = tmp_path / "users"
-    users.write_text(f"ann:{bcrypt.hashpw(b'open sesame', bcrypt.gensalt(4)).decode()}\n")
-    url = f"sqlite:///{tmp_path / 'books.db'}"
-    async with api("--db", url, "--auth", "basic", MOOR_USERS=str(users)) as server:
-        refused = await server.client.get("/traits", auth=("ann", "guessed"))
-        let_in = await server.client.get("/traits", auth=("ann", "open sesame"))
+PLACEMENT = {*placement_tables.tables, "placement_version"}
+OTHERS = {
+    *(name for each in (scheduler_tables, conductor_tables, compute_tables) for name in each.tables),
+    *(f"{room}_version" for room in ("scheduler", "cell_conductor", "compute_sim")),
+}
 
-    assert (refused.status_code, let_in.status_code) == (401, 200)
+
+def tables_in(file: Path) -> set[str]:
+    with closing(sqlite3.connect(file)) as connection:
+        rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    return {name for (name,) in rows if not name.startswith("sqlite_")}
+
+
+async def test_moor_up_keeps_placements_tables_in_the_given_database(home: Path) -> None:
+    apart = f"sqlite:///{home / 'placement.db'}"
+    async with up(home, "--cells", "c1", "--hosts", "2", MOOR_PLACEMENT_DB_URL=apart) as cloud:
+        booted = await cloud.json("boot", "--vcpus", "1", "--count", "3", "--project", "p1")
+        assert [each["state"] for each in booted["instances"]] == ["active"] * 3
+        (deleted,) = await cloud.json("delete", "--wait", booted["instances"][0]["id"])
+        assert deleted["state"] == "deleted"
+    store = PlacementStore(apart.replace("sqlite:", "sqlite+aiosqlite:"))
+    assert await store.audit() == ()
+    await store.close()
+    assert tables_in(home / "placement.db") == PLACEMENT
+    assert tables_in(home / "moorage" / "moor.db") == OTHERS
+    async with api("--placement-db", apart) as served:
+        answer = await served.client.get("/resource_providers")
+    names = sorted(each["name"] for each in answer.json()["resource_providers"])
+    assert names == ["c1-host-00001", "c1-host-00002"]
+
+
+async def test_an_http_api_without_a_placement_worker_keeps_the_log_no_longer_than_workers_do(
+    home: Path,
+) -> None:
+    url = f"sqlite:///{home / 'placement.db'}"
+    async with api("--db", url):
+        """Its tables are made."""
+    with closing(sqlite3.connect(home / "placement.db")) as tables:
+        row = "INSERT INTO change_log (written_by, at, body) VALUES (0, ?, '{}')"
+        tables.executemany(
+            row, [("2020-05-17T12:00:00.000000+00:00",)] * 20 + [("2999-05-17T12:00:00.000000+00:00",)]
+        )
+        tables.commit()
+
+        async with api("--db", url):
+            await until(
+                lambda: list(tables.execute("SELECT count(*) FROM change_log")) == [(1,)],
+                "the old entries of the log are forgotten",
+            )
+        assert list(tables.execute("SELECT cursor, forgotten FROM feed")) == [("20", "20")]

@@ -1,15 +1,42 @@
-"""A placement worker as others use it: over the bus, on each kind of broker with each kind of store."""
+"""A placement worker as others use it, on each kind of broker with each kind of store: over the bus, without HTTP, its books are read and written,
+and candidates are asked for, of which each can be claimed as it is.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from uuid import UUID, uuid5
+from uuid import UUID
 
 import pytest
 from msgspec import structs
 
 from bus.message import Message
+from bus.messages.administration import (
+    AlreadyThere,
+    AskCandidates,
+    Candidates,
+    CandidatesFound,
+    ConsumerAllocations,
+    CreateClass,
+    CreateProvider,
+    CreateTrait,
+    DeleteAllocations,
+    DeleteProvider,
+    Done,
+    HasChildren,
+    ProviderInventories,
+    ProviderWritten,
+    RequestGroup,
+    Reshape,
+    SetAggregates,
+    SetAllocations,
+    SetInventories,
+    SetTraits,
+    UnknownTrait,
+    WriteAnswered,
+    WriteVerdict,
+)
 from bus.messages.placement import (
     ClaimAnswered,
     ClaimResources,
@@ -21,14 +48,13 @@ from bus.messages.placement import (
     ReportVerdict,
     SwapClaim,
 )
+from bus.topology import user_of
 from engine.inventories import (
     ConsumerId,
     ProviderId,
     ProviderState,
     ReportedInventory,
-    ReportedProvider,
     ResourceAmount,
-    ShapeSeen,
     Share,
 )
 from engine.refusals import (
@@ -38,17 +64,21 @@ from engine.refusals import (
     DoesNotFit,
     NotAllowed,
     Released,
+    ShapeMoved,
     Superseded,
+    TooCostly,
 )
+from placement_worker import candidates
 from placement_worker.settings import PlacementSettings
 from tests.contracts.placement_orders import a_release
-from tests.contracts.stage import CELLS
-from tests.stories.cloud import PLACING, Cloud, cloud
+from tests.contracts.stage import CELLS, dead_letters
+from tests.hostile_requests import hard_messages, hard_worlds
+from tests.stories.cloud import PLACING, Cloud, a_host, cloud
+from tests.stories.scripted import host_id
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
-NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a01")
 STAGES = pytest.mark.parametrize(
     ("bus", "books"),
     [
@@ -94,22 +124,14 @@ async def placement_setup(
             yield PlacementSetup(setup, told)
 
 
-def host(name: str, vcpu: int = 8, *, cell: str = "c1", traits: tuple[str, ...] = ()) -> ReportInventory:
-    root = ProviderId(uuid5(NAMES, name))
-    inventories = {"VCPU": ReportedInventory(total=vcpu), "MEMORY_MB": ReportedInventory(total=65536)}
-    provider = ReportedProvider(id=root, name=name, inventories=inventories, traits=traits)
-    return ReportInventory(cell=cell, root=root, providers=(provider,))
-
-
-def share(name: str, vcpu: int, shape: int | None = None) -> Share:
-    root = ProviderId(uuid5(NAMES, name))
+def share(name: str, vcpu: int) -> Share:
+    root = host_id(name)
     return Share(
         host=root,
         amounts=(
             ResourceAmount(provider=root, resource="VCPU", amount=vcpu),
             ResourceAmount(provider=root, resource="MEMORY_MB", amount=1024),
         ),
-        shapes=() if shape is None else (ShapeSeen(root=root, shape=shape),),
     )
 
 
@@ -126,8 +148,8 @@ def claim(number: int, where: Share, *, attempt: int = 1) -> ClaimResources:
 @STAGES
 async def test_a_host_is_reported_claimed_swapped_and_released(bus: str, books: str) -> None:
     async with placement_setup(bus, books) as setup:
-        assert isinstance(await setup.report(host("h1", 4)), ReportAccepted)
-        assert isinstance(await setup.report(host("h2", 4)), ReportAccepted)
+        assert isinstance(await setup.report(a_host("h1", vcpu=4)), ReportAccepted)
+        assert isinstance(await setup.report(a_host("h2", vcpu=4)), ReportAccepted)
 
         assert await setup.claim(claim(1, share("h1", 3)), claim(2, share("h1", 1))) == [Claimed(), Claimed()]
         (too_much,) = await setup.claim(claim(3, share("h1", 1)))
@@ -159,7 +181,7 @@ async def test_a_host_is_reported_claimed_swapped_and_released(bus: str, books: 
 @STAGES
 async def test_every_write_is_heard_without_gaps(bus: str, books: str) -> None:
     async with placement_setup(bus, books) as setup, setup.cloud.listening("providers.changed") as said:
-        await setup.report(host("h1"))
+        await setup.report(a_host("h1"))
         verdicts = await setup.claim(*(claim(n, share("h1", 1)) for n in range(1, 10)))
         assert sum(isinstance(verdict, Claimed) for verdict in verdicts) == 8
         heard = await until(
@@ -218,7 +240,7 @@ async def test_no_release_is_done_without_what_keeps_a_late_claim_from_being_gra
     """However many releases of a project came before their claims: each of these is refused when it comes."""
     now = datetime.now(UTC)
     async with placement_setup(bus, books, settings=PlacementSettings(tombstones_max=2)) as setup:
-        await setup.report(host("h1"))
+        await setup.report(a_host("h1"))
         claims = [
             structs.replace(claim(number, share("h1", 1)), project="shop", issued_at=now)
             for number in range(1, 8)
@@ -236,7 +258,7 @@ async def test_no_release_is_done_without_what_keeps_a_late_claim_from_being_gra
 @STAGES
 async def test_the_feed_goes_on_in_a_new_term_when_its_leader_stops(bus: str, books: str) -> None:
     async with placement_setup(bus, books) as setup, setup.cloud.listening("providers.changed") as said:
-        await setup.report(host("h1"))
+        await setup.report(a_host("h1"))
         async with setup.cloud.placement("placement-2"):
             before = await setup.store.snapshot_page(0, 1)
             setup.placement_told.set()
@@ -250,3 +272,198 @@ async def test_the_feed_goes_on_in_a_new_term_when_its_leader_stops(bus: str, bo
             )
 
         assert (await setup.store.snapshot_page(0, 1)).published.term > before.published.term
+
+
+HOST, NUMA = host_id("h1"), host_id("n1")
+EIGHT = {"VCPU": ReportedInventory(total=8)}
+
+
+def who(number: int) -> ConsumerId:
+    return ConsumerId(UUID(int=number))
+
+
+def holding(
+    number: int, vcpu: int, of: ProviderId = HOST, generation: int | None = None
+) -> ConsumerAllocations:
+    return ConsumerAllocations(
+        consumer=who(number),
+        amounts=(ResourceAmount(provider=of, resource="VCPU", amount=vcpu),),
+        project="shop",
+        user="ann",
+        type="INSTANCE",
+        generation=generation,
+    )
+
+
+async def write(setup: PlacementSetup, *writes: Message) -> list[WriteVerdict]:
+    answers = await setup.client.ask_all(writes)
+    return [answer.verdict for answer in answers if isinstance(answer, WriteAnswered)]
+
+
+@STAGES
+async def test_a_tree_is_made_filled_held_reshaped_and_deleted(bus: str, books: str) -> None:
+    async with placement_setup(bus, books) as setup:
+        verdicts = await write(
+            setup,
+            CreateProvider(id=HOST, name="h1"),
+            CreateProvider(id=NUMA, name="n1", parent=HOST),
+            SetInventories(provider=HOST, generation=0, inventories=EIGHT),
+            CreateTrait(name="CUSTOM_GOLD"),
+            CreateTrait(name="CUSTOM_GOLD"),
+            CreateClass(name="CUSTOM_IRON"),
+        )
+        assert [type(verdict) for verdict in verdicts] == [
+            *[ProviderWritten] * 3,
+            *(Done, AlreadyThere, Done),
+        ]
+        await write(
+            setup,
+            SetTraits(provider=HOST, generation=1, traits=("CUSTOM_GOLD",)),
+            SetAggregates(provider=NUMA, generation=0, aggregates=()),
+        )
+        assert await write(setup, SetAllocations(consumers=(holding(1, 3), holding(2, 2)))) == [Done()]
+
+        moved = Reshape(
+            inventories=(
+                ProviderInventories(provider=HOST, generation=3, inventories={}),
+                ProviderInventories(provider=NUMA, generation=1, inventories=EIGHT),
+            ),
+            allocations=(holding(1, 3, NUMA, 1), holding(2, 2, NUMA, 1)),
+        )
+        assert await write(setup, moved) == [Done()]
+        states = await setup.providers()
+        assert states["n1"].inventories["VCPU"].used == 5
+        assert (states["h1"].inventories, states["h1"].traits) == ({}, ("CUSTOM_GOLD",))
+
+        assert await write(setup, DeleteProvider(id=HOST)) == [HasChildren(provider=HOST, child=NUMA)]
+        assert (
+            await write(setup, *[DeleteAllocations(consumer=who(number)) for number in (1, 2)])
+            == [Done()] * 2
+        )
+        assert await write(setup, DeleteProvider(id=NUMA), DeleteProvider(id=HOST)) == [Done()] * 2
+        assert await setup.providers() == {}
+
+
+@pytest.mark.parametrize(("bus", "books"), [("memory", "memory"), ("unix", "sqlite")])
+async def test_only_api_level_senders_write_to_the_books_directly(bus: str, books: str) -> None:
+    """A message without a sender may come from a cell: it is refused, and not answered."""
+    async with placement_setup(bus, books, user=user_of("placement")) as setup:
+        await setup.client.publisher.send(CreateProvider(id=HOST, name="h1"))
+
+        (letter,) = await dead_letters(setup.broker, 1)
+
+        assert letter.reason.startswith("sent without a user_id")
+        assert (await setup.store.snapshot_page(0, 100)).providers == ()
+
+
+@STAGES
+async def test_a_refused_write_without_a_reply_address_is_dead_lettered(bus: str, books: str) -> None:
+    async with placement_setup(bus, books) as setup:
+        await setup.client.publisher.send(DeleteProvider(id=HOST))
+
+        (letter,) = await dead_letters(setup.broker, 1)
+
+        assert f"unknown_provider: provider {HOST}" in letter.reason
+
+
+TWO_CPUS = AskCandidates(groups=(RequestGroup(resources={"VCPU": 2, "MEMORY_MB": 1024}),))
+THREE_DEVICES = AskCandidates(
+    groups=tuple(RequestGroup(suffix=f"_{number}", resources={"PGPU": 1}) for number in range(3)),
+    group_policy="isolate",
+    limit=1_000,
+)
+
+
+async def asked(setup: PlacementSetup, question: AskCandidates) -> object:
+    answer = await setup.cloud.ask(question, CandidatesFound)
+    return answer.verdict
+
+
+async def first_of(setup: PlacementSetup, question: AskCandidates) -> Candidates:
+    found = await asked(setup, question)
+    assert isinstance(found, Candidates)
+    return found
+
+
+@STAGES
+async def test_a_candidate_can_be_claimed_as_it_is_until_the_shape_moves(bus: str, books: str) -> None:
+    async with placement_setup(bus, books) as setup:
+        await setup.report(a_host("h1", vcpu=4))
+        await setup.report(a_host("h2", vcpu=1))
+
+        (only,) = (await first_of(setup, TWO_CPUS)).candidates
+
+        assert only.share.host == host_id("h1")
+        assert await setup.claim(claim(1, only.share)) == [Claimed()]
+        # A committed write counts at once.
+        assert [one.share.host for one in (await first_of(setup, TWO_CPUS)).candidates] == [only.share.host]
+        assert await setup.claim(claim(2, only.share)) == [Claimed()]
+        assert (await first_of(setup, TWO_CPUS)).candidates == ()
+        await setup.report(a_host("h1", vcpu=8, traits=("CUSTOM_FAST",)))
+        (refused,) = await setup.claim(claim(3, only.share))
+        assert isinstance(refused, ShapeMoved)
+
+
+@STAGES
+async def test_an_invalid_question_is_refused_with_field_and_reason(bus: str, books: str) -> None:
+    no_group = AskCandidates(groups=(RequestGroup(),))
+    no_policy = AskCandidates(groups=THREE_DEVICES.groups)
+    twice = AskCandidates(groups=(*THREE_DEVICES.groups[:1], *THREE_DEVICES.groups[:1]), group_policy="none")
+    nobody = AskCandidates(groups=TWO_CPUS.groups, same_subtree=(("_X",),))
+    both = AskCandidates(
+        groups=(RequestGroup(resources={"VCPU": 1}, required=(("HW_GPU",),), forbidden=("HW_GPU",)),)
+    )
+    async with placement_setup(bus, books) as setup:
+        for question, field in (
+            (no_group, "groups[0].resources"),
+            (no_policy, "group_policy"),
+            (twice, "groups[1].suffix"),
+            (nobody, "same_subtree[0]"),
+            (both, "groups[0].forbidden"),
+        ):
+            refused = await asked(setup, question)
+            assert isinstance(refused, NotAllowed)
+            assert refused.field == field
+
+        unheard = AskCandidates(groups=(RequestGroup(resources={"VCPU": 1}, required=(("CUSTOM_X",),)),))
+        assert await asked(setup, unheard) == UnknownTrait(names=("CUSTOM_X",))
+
+
+class HeldSearches:
+    """Takes the place of asyncio in placement's searches: one that lets other tasks run goes on when it may."""
+
+    Semaphore = asyncio.Semaphore
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+
+    async def sleep(self, _seconds: float) -> None:
+        self.begun.set()
+        await self.may_go_on.wait()
+        await asyncio.sleep(0)
+
+
+@STAGES
+async def test_a_search_over_its_budget_ends_with_its_numbers_and_claims_are_answered_first(
+    bus: str, books: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = PlacementSettings(search_steps_max=1_000_000)
+    async with placement_setup(bus, books, settings=settings) as setup:
+        await setup.report(a_host("h1", vcpu=4))
+        (only,) = (await first_of(setup, TWO_CPUS)).candidates
+        for world in hard_worlds():
+            assert isinstance(await setup.report(world), ReportAccepted)
+
+        searches = HeldSearches()
+        monkeypatch.setattr(candidates, "asyncio", searches)
+        hard = asyncio.ensure_future(asked(setup, hard_messages()["a tight packing"]))
+        await until(lambda: searches.begun.is_set() or hard.done(), "the search lets others run")
+        assert await setup.claim(claim(1, only.share)) == [Claimed()]
+        assert not hard.done(), "the claim waited for the search"
+        searches.may_go_on.set()
+        cut = await hard
+
+        assert isinstance(cut, TooCostly)
+        assert (cut.what, cut.budget) == ("steps", 1_000_000)
+        assert 1_000_000 < cut.spent < 1_010_000
