@@ -26,11 +26,11 @@ from placement_worker.settings import PlacementSettings
 from placement_worker.store_sql import PlacementStore
 from placement_worker.view import ProviderView
 from placement_worker.wiring import STANDARD
+from tests.running import closing
 from tests.servers import PrivatePostgres
 from tools.benchmarks.cpu import ProcessTree, Spender
 from tools.benchmarks.measuring import DATABASE
 from tools.benchmarks.messages import reports
-from tools.benchmarks.roles import closing
 
 WORKER = "placement_worker"
 REPORTS_AT_ONCE = 100
@@ -124,7 +124,7 @@ async def new_database(postgres: PostgresServer | None = None) -> AsyncIterator[
 async def filled(url: str, every: Sequence[ReportInventory]) -> AsyncIterator[PlacementStore]:
     """Placement's tables, with these hosts on the books; audited at the end."""
     await upgrade(url, WORKER)
-    async with closing(PlacementStore(url)) as store:
+    async with closing(PlacementStore(url)) as (store,):
         await fill(store, every)
         if url.startswith("postgresql"):
             await analyze(url)
@@ -147,7 +147,7 @@ class PostgresBooks:
     async def opened(self, connections: int = POOL_SIZE) -> AsyncIterator[OpenedBooks]:
         async with (
             self._server.database(self._template) as url,
-            closing(PlacementStore(url, pool_size=connections)) as store,
+            closing(PlacementStore(url, pool_size=connections)) as (store,),
         ):
             yield OpenedBooks(store, url)
             await check(store)
@@ -215,5 +215,5 @@ async def analyze(url: str) -> None:
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    async with closing(await asyncpg.connect(plain)) as connection:
+    async with closing(await asyncpg.connect(plain)) as (connection,):
         yield connection

@@ -19,9 +19,10 @@ from ironic_sync.wiring import ironic_parts
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
+from tests.running import closing, running
 from tools.benchmarks.messages import CELL
 from tools.benchmarks.remote_role import Seen
-from tools.benchmarks.roles import Handled, closing, running
+from tools.benchmarks.roles import Handled
 
 CLASS = "CUSTOM_BAREMETAL"
 INBOX = Inbox(creates_exchange=True)
@@ -67,11 +68,11 @@ class WatchedPicture(Picture):
 @asynccontextmanager
 async def scheduler(broker: Broker, store: SchedulerStore, name: str) -> AsyncIterator[Changes]:
     picture = WatchedPicture()
-    async with closing(Station(broker, name, asks=True)) as station:
+    async with closing(Station(broker, name, asks=True)) as (station,):
         parts = scheduler_parts(
             station, store, SchedulerSettings(), lambda: datetime.now(UTC), picture=picture
         )
-        async with running(*parts):
+        async with running(parts):
             yield picture.changes
 
 
@@ -113,5 +114,5 @@ class Daemon:
 async def daemon(
     broker: Broker, store: IronicStore, name: str, *, api: HttpIronicApi | None = None
 ) -> AsyncIterator[None]:
-    async with closing(Daemon(broker, store, name, api=api)) as here, running(*here.parts):
+    async with closing(Daemon(broker, store, name, api=api)) as (here,), running(here.parts):
         yield

@@ -16,8 +16,9 @@ from bus.addresses import broker_at
 from bus.memory import MemoryBroker
 from bus.unix_socket.server import serve_unix
 from kit.process import run_process
+from tests.running import closing
 from tools.benchmarks.remote_role import Seen
-from tools.benchmarks.roles import Handled, closing, granting_placement, placement, reader
+from tools.benchmarks.roles import Handled, granting_placement, placement, reader
 
 
 async def main(role: str, bus: str, database: str = "", name: str = "", ironic: str = "") -> None:
@@ -55,14 +56,14 @@ async def _playing_with(role: str, bus: str, database: str, name: str, ironic: s
         case "placement":
             from placement_worker.store_sql import PlacementStore  # noqa: PLC0415
 
-            async with closing(PlacementStore(database)) as books, placement(broker_at(bus), books):
+            async with closing(PlacementStore(database)) as (books,), placement(broker_at(bus), books):
                 yield Handled()
         case "scheduler":
             from scheduler_worker.store_sql import SchedulerStore  # noqa: PLC0415
             from tools.benchmarks.node_roles import scheduler  # noqa: PLC0415
 
             async with (
-                closing(SchedulerStore(database)) as rows,
+                closing(SchedulerStore(database)) as (rows,),
                 scheduler(broker_at(bus), rows, name) as seen,
             ):
                 yield seen
@@ -72,7 +73,10 @@ async def _playing_with(role: str, bus: str, database: str, name: str, ironic: s
             from tools.benchmarks.node_roles import daemon  # noqa: PLC0415
 
             api = HttpIronicApi(ironic) if ironic else None
-            async with closing(IronicStore(database)) as nodes, daemon(broker_at(bus), nodes, name, api=api):
+            async with (
+                closing(IronicStore(database)) as (nodes,),
+                daemon(broker_at(bus), nodes, name, api=api),
+            ):
                 yield Handled()
         case _:
             raise ValueError(f"no role with a database is called {role!r}")

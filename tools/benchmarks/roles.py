@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from bus.broker import Broker
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReportInventory
@@ -12,13 +12,11 @@ from bus.workers.handling import Answer, ReadOnly, Received, Said
 from bus.workers.station import Station
 from bus.workers.worker import Worker
 from engine.refusals import Claimed
-from kit.process import Part, run_until
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_sql import PlacementStore
 from placement_worker.wiring import placement_parts
+from tests.running import closing, running
 from tools.benchmarks.remote_role import Seen
-
-DRAIN_S_MAX = 20.0
 
 
 class Handled:
@@ -43,21 +41,6 @@ class Handled:
         return ()
 
 
-class Closable(Protocol):
-    async def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=Closable)
-
-
-@asynccontextmanager
-async def closing(what: C) -> AsyncIterator[C]:
-    try:
-        yield what
-    finally:
-        await what.close()
-
-
 class _NoStore:
     """For workers without rows."""
 
@@ -67,20 +50,8 @@ class _NoStore:
 
 
 @asynccontextmanager
-async def running(*parts: Part) -> AsyncIterator[None]:
-    """Run these parts until the block ends, then drain them."""
-    told = asyncio.Event()
-    ended = asyncio.create_task(run_until(told, parts, DRAIN_S_MAX))
-    try:
-        yield
-    finally:
-        told.set()
-        await ended
-
-
-@asynccontextmanager
 async def asker(broker: Broker, **settings: Any) -> AsyncIterator[Station]:
-    async with closing(Station(broker, "client", asks=True, **settings)) as client, running(client):
+    async with closing(Station(broker, "client", asks=True, **settings)) as (client,), running((client,)):
         yield client
 
 
@@ -93,9 +64,9 @@ async def reader(broker: Broker) -> AsyncIterator[Handled]:
         handled.add(len(reports))
         return ()
 
-    async with closing(Station(broker, "reader")) as station:
+    async with closing(Station(broker, "reader")) as (station,):
         taking = Subscription("placement.work", {ReportInventory: on_reports}, _NoStore())
-        async with running(Worker(station, taking)):
+        async with running((Worker(station, taking),)):
             yield handled
 
 
@@ -111,9 +82,9 @@ async def granting_placement(broker: Broker) -> AsyncIterator[Handled]:
             for ask in asks
         ]
 
-    async with closing(Station(broker, "yes-sayer")) as station:
+    async with closing(Station(broker, "yes-sayer")) as (station,):
         taking = Subscription("placement.claims", {ClaimResources: ReadOnly(on_claims)}, _NoStore())
-        async with running(Worker(station, taking)):
+        async with running((Worker(station, taking),)):
             yield handled
 
 
@@ -121,7 +92,7 @@ async def granting_placement(broker: Broker) -> AsyncIterator[Handled]:
 async def placement(broker: Broker, store: PlacementStore) -> AsyncIterator[None]:
     """The real placement worker, with the feed of changes and all its other parts."""
     async with (
-        closing(Station(broker, "placement")) as station,
-        running(*placement_parts((station,), store, PlacementSettings())),
+        closing(Station(broker, "placement")) as (station,),
+        running(placement_parts((station,), store, PlacementSettings())),
     ):
         yield

@@ -16,6 +16,7 @@ from bus.settings import BusSettings
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
 from engine.refusals import Claimed
+from tests.running import closing
 from tests.varied import varied
 from tools.benchmarks.books import WrongBooksError
 from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
@@ -23,7 +24,7 @@ from tools.benchmarks.cpu import OneProcess, Spender
 from tools.benchmarks.measuring import Details, Effort, Result, Work, measured
 from tools.benchmarks.messages import HOST_IDS, batches_of, claims, reports
 from tools.benchmarks.remote_role import remote_role
-from tools.benchmarks.roles import asker, closing, granting_placement, reader
+from tools.benchmarks.roles import asker, granting_placement, reader
 
 # Items per parcel, and how many messages make a run of a second or two.
 PARCELS = {1: 5_000, 50: 40_000, 200: 80_000}
@@ -61,7 +62,7 @@ async def _one_way(bus: Bus, effort: Effort) -> list[Result]:
         sent = _Sent(worked)
         for items, usual in effort.some(PARCELS).items():
             settings = varied(BusSettings(), PARCEL_ITEMS_MAX=items)
-            async with closing(Station(bus.broker, "publisher", settings=settings)) as station:
+            async with closing(Station(bus.broker, "publisher", settings=settings)) as (station,):
                 results.append(
                     await measured(
                         "bus, one way",

@@ -26,6 +26,7 @@ from kit.sql import upgrade
 from laboratory.ironic import SimulatedIronic, available_nodes
 from placement_worker.store_sql import PlacementStore
 from scheduler_worker.store_sql import SchedulerStore
+from tests.running import closing
 from tools.benchmarks.books import PostgresServer, WrongBooksError, check, new_database, postgres_server
 from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
 from tools.benchmarks.cpu import OneProcess, Spender
@@ -44,7 +45,7 @@ from tools.benchmarks.measuring import (
 from tools.benchmarks.messages import CELL
 from tools.benchmarks.node_roles import daemon, scheduler
 from tools.benchmarks.remote_role import Seen, remote_role
-from tools.benchmarks.roles import closing, placement
+from tools.benchmarks.roles import placement
 
 SECTION = "events of nodes"
 ROOMS = ("placement_worker", "scheduler_worker", "ironic_sync")
@@ -227,9 +228,9 @@ async def sqlite_stores() -> AsyncIterator[Stores]:
         for room in ROOMS:
             await upgrade(url, room)
         async with (
-            closing(PlacementStore(url)) as books,
-            closing(SchedulerStore(url)) as rows,
-            closing(IronicStore(url)) as nodes,
+            closing(PlacementStore(url)) as (books,),
+            closing(SchedulerStore(url)) as (rows,),
+            closing(IronicStore(url)) as (nodes,),
         ):
             yield Stores(books, rows, nodes)
             await check(books)
@@ -294,7 +295,7 @@ async def _on_servers(bus: Bus, ring: PostgresServer, effort: Effort) -> Result:
         events = Events(Flips(NODES), publish, pictures, spenders)
         await events.begin()
         result = await events.measured(what, SERVERS_RATE, effort, ring.settle)
-        async with closing(PlacementStore(url)) as store:
+        async with closing(PlacementStore(url)) as (store,):
             await check(store)
     return result
 

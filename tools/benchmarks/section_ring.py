@@ -25,6 +25,7 @@ from kit.process import run_until
 from kit.sql import upgrade
 from laboratory.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
 from placement_worker.store_sql import PlacementStore
+from tests.running import closing, running
 from tools.benchmarks.books import WrongBooksError, check, postgres_server
 from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
 from tools.benchmarks.cpu import OneProcess, Spender
@@ -32,7 +33,7 @@ from tools.benchmarks.measuring import DATABASE, GENERATOR, Details, Effort, Res
 from tools.benchmarks.messages import CELL
 from tools.benchmarks.node_roles import CLASS, Daemon
 from tools.benchmarks.remote_role import remote_role
-from tools.benchmarks.roles import asker, closing, placement, running
+from tools.benchmarks.roles import asker, placement
 from tools.benchmarks.section_nodes import ROOMS, ProcessGroup, sqlite_stores
 
 SECTION = "a ring of daemons"
@@ -250,7 +251,7 @@ async def _simulation(
     await connection.declare(objects_of((CELL,), create_foreign=True))
     await connection.close()
     simulation = simulated_ironic(bus.broker, available_nodes(nodes), listen=listen)
-    async with running(*simulation.parts):
+    async with running(simulation.parts):
         yield simulation
 
 
@@ -268,7 +269,7 @@ async def _on_servers() -> AsyncIterator[Ring]:
         simulation = await stack.enter_async_context(_simulation(bus, NODES))
         client = await stack.enter_async_context(asker(bus.broker))
         placing = await stack.enter_async_context(remote_role("placement", bus.url, url))
-        rows = await stack.enter_async_context(closing(IronicStore(url)))
+        (rows,) = await stack.enter_async_context(closing(IronicStore(url)))
         daemons = dict[str, Spender]()
         processes = dict[str, asyncio.subprocess.Process]()
 
@@ -293,7 +294,7 @@ async def _on_servers() -> AsyncIterator[Ring]:
             DATABASE: servers.spender,
         }
         yield Ring(bus.name, simulation, rows, client, spenders, start, kill, EVENTS)
-        async with closing(PlacementStore(url)) as store:
+        async with closing(PlacementStore(url)) as (store,):
             await check(store)
 
 
