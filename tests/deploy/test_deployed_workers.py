@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from sqlalchemy.engine import make_url
 
 from tests.deploy.deployed import Servers, running_servers
 from tests.servers.free_places import free_port
-from tests.stories.moor.moor_process import Result, moor, moor_json, started
+from tests.stories.moor.moor_process import moor, moor_json, moor_says, started
 
 pytestmark = [
     pytest.mark.asyncio,
@@ -97,7 +96,9 @@ async def workers(etc: Path, port: int) -> AsyncIterator[None]:
         yield
 
 
-async def test_a_cloud_runs_from_the_environment_files(servers: Servers, tmp_path: Path) -> None:
+async def test_a_cloud_runs_from_the_environment_files_and_without_tls_no_role_gets_in(
+    servers: Servers, tmp_path: Path
+) -> None:
     await set_up(servers, tmp_path)
     before = texts(tmp_path)
     await set_up(servers, tmp_path)
@@ -114,12 +115,9 @@ async def test_a_cloud_runs_from_the_environment_files(servers: Servers, tmp_pat
             ids.append(booted["instances"][0]["id"])
         moved = await moor_json("migrate", ids[0], **operator)
         await moor("migration", "confirm", moved["id"], **operator)
-        quota = await moor("quota", "set", "shop", "instances=3", **operator)
-        assert quota.code == 0, quota.err
-        deleted = await moor("delete", "--wait", ids[1], **operator)
-        assert deleted.code == 0, deleted.err
-        audited = await moor("audit", "--settle", "0", **operator)
-        assert audited.code == 0, audited.out + audited.err
+        await moor_says(0, "", "quota", "set", "shop", "instances=3", **operator)
+        await moor_says(0, "", "delete", "--wait", ids[1], **operator)
+        await moor_says(0, "", "audit", "--settle", "0", **operator)
         await ask_placement(port)
         await add_and_remove_an_application(servers, tmp_path)
         sessions = await connected_by_tls(servers)
@@ -138,6 +136,11 @@ async def test_a_cloud_runs_from_the_environment_files(servers: Servers, tmp_pat
     assert wanted <= {user for user, _ in users}
     assert {tls for _, tls in users} == {"true"}
 
+    scheduler = environment(tmp_path, "moor-scheduler")
+    plain = scheduler["MOOR_DB_URL"].partition("?")[0] + "?sslmode=disable"
+    async with started("run", "scheduler", **scheduler | {"MOOR_DB_URL": plain}) as process:
+        assert "no encryption" in await process.until_printed_to_stderr("no pg_hba.conf entry")
+
 
 async def add_and_remove_an_application(servers: Servers, etc: Path) -> None:
     """Without rabbitmqctl, by the management API."""
@@ -147,11 +150,9 @@ async def add_and_remove_an_application(servers: Servers, etc: Path) -> None:
     }
     ctl = f"{sys.executable} {SETUP.with_name('rabbitmqctl-over-http')}"
     flags = ("--credentials", str(etc / "credentials.toml"), "--ctl", ctl)
-    added = await moor("application", "create", "shop", "--project", "shop", *flags, **by_http)
-    assert added.code == 0, added.out + added.err
+    await moor_says(0, "", "application", "create", "shop", "--project", "shop", *flags, **by_http)
     assert "moor-app-shop" in servers.rabbitmq.ctl("list_users", "--silent")
-    removed = await moor("application", "delete", "shop", *flags, **by_http)
-    assert removed.code == 0, removed.out + removed.err
+    await moor_says(0, "", "application", "delete", "shop", *flags, **by_http)
     assert "moor-app-shop" not in servers.rabbitmq.ctl("list_users", "--silent")
     assert "scheduler.requests.shop" not in servers.rabbitmq.ctl("list_queues", "--silent", "name")
 
@@ -207,37 +208,3 @@ async def connected_by_tls(servers: Servers) -> set[tuple[str, bool]]:
     finally:
         await connection.close()
     return {(row["usename"], row["ssl"]) for row in rows}
-
-
-async def test_a_server_of_another_authority_is_refused_and_said(servers: Servers, tmp_path: Path) -> None:
-    await set_up(servers, tmp_path)
-    scheduler = environment(tmp_path, "moor-scheduler")
-    right, wrong = str(servers.certificates.ca), str(servers.certificates.another_ca)
-
-    async with started(
-        "run", "scheduler", **scheduler | {"MOOR_DB_URL": scheduler["MOOR_DB_URL"].replace(right, wrong)}
-    ) as no_db:
-        said = await no_db.until_printed_to_stderr("database: ")
-        assert "its certificate is not trusted: unable to get local issuer certificate" in said
-    bad_bus = scheduler["MOOR_BUS_URL"].replace(right, wrong)
-    async with started("run", "scheduler", **scheduler | {"MOOR_BUS_URL": bad_bus}) as no_bus:
-        said = await no_bus.until_printed_to_stderr("certificate")
-        assert "its certificate is not trusted: self-signed certificate in certificate chain" in said
-        assert "cafile in the URL names the authority" in said
-    for command in (("list",), ("broker", "declare")):
-        ran: Result = await moor(*command, MOOR_BUS_URL=bad_bus, MOOR_CELLS="harbour")
-        assert ran.code == 1
-        assert "certificate is not trusted" in ran.err
-        assert "Traceback" not in ran.err
-
-
-async def test_without_tls_no_role_gets_in(servers: Servers, tmp_path: Path) -> None:
-    await set_up(servers, tmp_path)
-    scheduler = environment(tmp_path, "moor-scheduler")
-    plain = scheduler["MOOR_DB_URL"].partition("?")[0] + "?sslmode=disable"
-
-    began = time.monotonic()
-    async with started("run", "scheduler", **scheduler | {"MOOR_DB_URL": plain}) as process:
-        said = await process.until_printed_to_stderr("no pg_hba.conf entry")
-    assert "no encryption" in said
-    assert time.monotonic() - began < 60

@@ -22,7 +22,7 @@ from kit.sql import open_database
 from moor.client import Client, Flavor, InstanceState
 from tests.deploy.deployed import Servers, running_servers
 from tests.servers.free_places import free_port
-from tests.stories.moor.moor_process import Process, Result, moor, moor_json, started
+from tests.stories.moor.moor_process import Process, moor_json, moor_says, started
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = [
@@ -71,14 +71,16 @@ class Deployment:
         await self.declare()
 
     async def db_users(self, *flags: str) -> None:
-        done(await moor("db", "users", *self._files, *flags, **self._administrators))
+        await moor_says(0, "", "db", "users", *self._files, *flags, **self._administrators)
 
     async def declare(self, *flags: str) -> None:
         ctl = ("--ctl", self.servers.rabbitmq.ctl_command)
-        done(await moor("broker", "declare", "--users", *self._files, *ctl, *flags, **self._administrators))
+        await moor_says(
+            0, "", "broker", "declare", "--users", *self._files, *ctl, *flags, **self._administrators
+        )
 
     async def upgrade(self) -> None:
-        done(await moor("db", "upgrade", **self.environment("moor-owner", "moor_owner")))
+        await moor_says(0, "", "db", "upgrade", **self.environment("moor-owner", "moor_owner"))
 
     @property
     def _files(self) -> tuple[str, ...]:
@@ -193,10 +195,6 @@ class Deployment:
             await connection.execute("SELECT pg_reload_conf()")
 
 
-def done(ran: Result) -> None:
-    assert ran.code == 0, ran.out + ran.err
-
-
 class Boots:
     """Boots one instance after the other until it is told to stop."""
 
@@ -233,8 +231,7 @@ async def booting(deployment: Deployment) -> AsyncIterator[Boots]:
 
 
 async def assert_nothing_was_lost(deployment: Deployment, workers: dict[str, Process]) -> None:
-    audited = await moor("audit", "--settle", "0", **deployment.operator)
-    assert audited.code == 0, audited.out + audited.err
+    await moor_says(0, "", "audit", "--settle", "0", **deployment.operator)
     letters = await moor_json("dead", "list", **deployment.operator)
     assert letters in ([], {"letters": []}), letters
     assert [name for name, process in workers.items() if process.has_ended] == []
@@ -393,62 +390,40 @@ async def of_db(url: str, certificate: str = "") -> str:
     return ""
 
 
-async def addresses(servers: Servers, place: Path) -> tuple[str, str]:
-    """The URLs of the broker and of the scheduler's database, without certificates."""
-    deployment = Deployment(servers, place)
-    await deployment.make()
-    return servers.bus.partition("&certfile=")[0], deployment.environment("moor-scheduler")["MOOR_DB_URL"]
-
-
-async def test_each_wrong_certificate_of_a_client_is_refused_and_the_error_names_it(
+async def test_each_wrong_certificate_is_refused_by_name_and_a_right_one_may_be_the_only_login(
     servers: Servers, tmp_path: Path
 ) -> None:
-    made = servers.certificates
-    bus, db = await addresses(servers, tmp_path)
-    guest, scheduler = made.client("guest"), made.client("moor_scheduler")
+    deployment, made = Deployment(servers, tmp_path), servers.certificates
+    await deployment.make()
+    # Without certificates.
+    bus, db = servers.bus.partition("&certfile=")[0], deployment.environment("moor-scheduler")["MOOR_DB_URL"]
+    guest, scheduler, another = [made.client(name) for name in ("guest", "moor_scheduler", "moor_placement")]
     assert (await of_bus(bus, guest), await of_db(db, scheduler)) == ("", "")
 
+    # Of clients
     for said in (await of_bus(bus), await of_db(db)):
         assert "client certificate" in said
-    stranger = made.client("moor_scheduler", by=made.another)
-    for said in (await of_bus(bus, stranger), await of_db(db, stranger)):
-        assert stranger in said
-        assert "authority" in said
-    late = made.client("moor_scheduler", not_after=LONG_AGO)
-    for said in (await of_bus(bus, late), await of_db(db, late)):
-        assert late in said
-        assert "expired" in said
-    another = made.client("moor_placement")
+    for wrong, why in (
+        (made.client("stranger", by=made.another), "authority"),
+        (made.client("late", not_after=LONG_AGO), "expired"),
+    ):
+        for said in (await of_bus(bus, wrong), await of_db(db, wrong)):
+            assert (wrong in said, why in said) == (True, True), said
     assert f"the role's name in the certificate {another}" in await of_db(db, another)
     assert "certfile in the URL is /absent: " in await of_bus(bus, "/absent")
 
-
-async def test_a_certificate_may_be_the_only_login(servers: Servers, tmp_path: Path) -> None:
-    deployment, made = Deployment(servers, tmp_path), servers.certificates
-    bus, _ = await addresses(servers, tmp_path)
+    # As the only login
     async with deployment.administrator() as connection:
         await connection.execute("CREATE ROLE by_certificate LOGIN")
-    bus = bus.replace("guest:guest@", "guest@") + "&auth=external"
-    db = servers.db.replace("postgres@", "by_certificate@")
+    bare_bus = bus.replace("guest:guest@", "guest@") + "&auth=external"
+    bare_db = servers.db.replace("postgres@", "by_certificate@")
+    assert await of_bus(bare_bus, guest) == await of_db(bare_db, made.client("by_certificate")) == ""
+    assert "the broker takes no login by this certificate" in await of_bus(bare_bus, another)
+    assert "certificate authentication failed" in await of_db(bare_db, another)
 
-    assert await of_bus(bus, made.client("guest")) == ""
-    assert await of_db(db, made.client("by_certificate")) == ""
-    another = made.client("moor_placement")
-    assert "the broker takes no login by this certificate" in await of_bus(bus, another)
-    assert "certificate authentication failed" in await of_db(db, another)
-
-
-async def test_each_wrong_certificate_of_a_server_is_refused_and_the_error_names_it(
-    servers: Servers, tmp_path: Path
-) -> None:
-    deployment, made = Deployment(servers, tmp_path), servers.certificates
-    bus, db = await addresses(servers, tmp_path)
-    guest, scheduler = made.client("guest"), made.client("moor_scheduler")
-
-    def by_another(url: str) -> str:
-        return url.replace(str(made.ca), str(made.another_ca))
-
-    for said in (await of_bus(by_another(bus), guest), await of_db(by_another(db), scheduler)):
+    # Of servers
+    by_another = [url.replace(str(made.ca), str(made.another_ca)) for url in (bus, db)]
+    for said in (await of_bus(by_another[0], guest), await of_db(by_another[1], scheduler)):
         assert "certificate is not trusted: " in said
         assert "self-signed certificate" in said or "unable to get local issuer" in said
     try:
@@ -460,8 +435,7 @@ async def test_each_wrong_certificate_of_a_server_is_refused_and_the_error_names
             await deployment.reload_servers()
             await until_said(lambda: of_bus(bus, guest), f"certificate is not trusted: {why}")
             await until_said(lambda: of_db(db, scheduler), f"certificate is not trusted: {why}")
-        ran = await moor("list", MOOR_BUS_URL=f"{bus}&certfile={guest}")
-        assert (ran.code, "certificate has expired" in ran.err) == (1, True)
+        await moor_says(1, "certificate has expired", "list", MOOR_BUS_URL=f"{bus}&certfile={guest}")
     finally:
         made.issue_servers()
         await deployment.reload_servers()
