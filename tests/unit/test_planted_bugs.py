@@ -1,7 +1,11 @@
 """A planted bug whose place is gone is an error, also of a run that plants none."""
 
+import ast
+from pathlib import Path
+
+from tests.judge.kinds import SIMULATION
 from tests.planted import BUGS, HARM_OF
-from tests.planted.matrix import harmful, of_one_kind, sums
+from tests.planted.matrix import harmful, kept, of_one_kind, sums
 
 ONE_KIND_MAX = 19
 
@@ -10,6 +14,20 @@ def test_every_planted_bug_fits_the_product() -> None:
     for bug in BUGS.values():
         with bug():
             pass
+
+
+def test_the_tests_that_are_said_to_see_bugs_are_there() -> None:
+    named = {each.by.partition("[")[0] for each in kept().values() if each.by and each.kind != SIMULATION}
+    files = {file for file, _, _ in (each.partition("::") for each in named)}
+    there = {
+        f"{file}::{node.name}"
+        for file in files
+        if Path(file).exists()
+        for node in ast.walk(ast.parse(Path(file).read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+    assert named - there == set()
 
 
 def test_few_bugs_that_do_harm_are_seen_by_one_kind_of_test_alone_and_each_says_why() -> None:
