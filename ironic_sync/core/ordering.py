@@ -180,11 +180,11 @@ def _tells_of_before(row: NodeRow, notified: NodeNotified) -> bool:
 
 
 def _after_late_node(row: NodeRow, notified: NodeNotified, rules: OrderingRules) -> NodeRow:
-    """The row after a notification that was sent before the node was last read, or tells of a state before the known one. What is
-    known stays. If the notification differs from it, the node is read again, since the publisher's clock and the daemon's may
+    """The row after a notification that was sent before the node was last read, or tells of a state before the known one. The
+    known state stays. If the notification differs from it, the node is read again, since the publisher's clock and the daemon's may
     differ.
     """
-    after = structs.replace(row, heard_at_us=notified.at_us, heard_from=notified.publisher)
+    after = structs.replace(row, heard_at_us=_heard_at(notified, rules), heard_from=notified.publisher)
     if notified.is_deleted and row.missing_since_us:
         # That Ironic had lost it was read before this was heard.
         return believed_missing(after)

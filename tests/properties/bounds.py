@@ -27,6 +27,11 @@ def times(more: int) -> settings:
 THOROUGH = times(2)
 
 
+def share(of_proof: int) -> int:
+    """How often the examples meet at least what those of the proof meet so often."""
+    return of_proof * settings().max_examples // settings.get_profile("proof").max_examples
+
+
 def not_reached(wanted: Collection[object], met: Collection[object]) -> list[object]:
     """What the examples must reach together, and did not. The few of `make test` may miss a fifth of it."""
     missing = [each for each in wanted if each not in met]

@@ -380,6 +380,10 @@ def test_a_word_from_before_the_known_state_comes_late_also_if_a_clock_makes_it_
 
     assert (late.node, late.doubts) == (deployed, (OLDER_THAN_READ,))
     assert late.older_than is None
+    # From a clock that is wrong by a year it does not outdo all words until then.
+    ahead = replace(before, at_us=T0 + 365 * 86_400 * SECOND)
+    heard = after(read, ahead, rules=replace(WITH_REST, now_us=T0))
+    assert heard.heard_at_us <= T0 + AHEAD_US_MAX
     restored = read_again(read, before.node, read.version, T0 + SECOND)
     assert restored is not None
     assert "restored from a backup" in after_change(read, restored, POLICY).trouble
