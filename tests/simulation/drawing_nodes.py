@@ -51,6 +51,8 @@ PORTS_S = 24.0
 VANISHING_EVERY, VANISHING_AT = 10, 2
 VANISHING = 12
 VANISHING_S = (15.0, 43.0)
+# In one seed in so many, late requests put instances that are over on nodes which had them.
+LATE_EVERY, LATE_AT, LATE_S = 10, 5, (10.0, 43.0)
 # In one seed in so many all nodes are compared only this often, and operators set maintenance of so many nodes. They do that
 # after the faults: each gap that a fault leaves has all nodes compared.
 RARE_SWEEPS_EVERY, RARE_SWEEPS_AT = 10, 3
@@ -103,6 +105,9 @@ def draw_nodes(seed: int) -> Plan:
     of_rebuilds = random.Random(f"{seed} rebuilds")
     faults = (*_faults(chance), *_faults_of_rebuilds(of_rebuilds))
     flips = _flips(random.Random(f"{seed} flips"), nodes)
+    if seed % LATE_EVERY == LATE_AT:
+        late = _arriving_late(random.Random(f"{seed} late"), nodes)
+        flips = tuple(sorted((*flips, *late), key=lambda flip: flip.at_s))
     if has_vanishing_nodes(seed):
         vanishing = _vanishing(random.Random(f"{seed} vanishing"), nodes)
         flips = tuple(sorted((*flips, *vanishing), key=lambda flip: flip.at_s))
@@ -156,6 +161,11 @@ def _vanishing(chance: random.Random, nodes: tuple[SimulatedNode, ...]) -> Itera
     """Deletes of nodes with instances. Those that have none then stay."""
     for node in chance.sample(nodes, VANISHING):
         yield Flip(chance.uniform(*VANISHING_S), str(node.name), "vanish", 0)
+
+
+def _arriving_late(chance: random.Random, nodes: tuple[SimulatedNode, ...]) -> Iterator[Flip]:
+    for node in nodes:
+        yield Flip(chance.uniform(*LATE_S), str(node.name), "arrive", chance.getrandbits(15))
 
 
 def _nodes(chance: random.Random) -> tuple[SimulatedNode, ...]:

@@ -184,6 +184,7 @@ EVERYTHING: tuple[tuple[str, str], ...] = (
     *(("fault", each) for each in DAEMON_FAULTS),
     *(("flip", f"{action} done") for _, actions in EPISODES for action in actions),
     ("flip", "vanish done"),
+    ("flip", "arrive done"),
     (NODE, "an instance in error without it"),
     *(("host", each) for each in HOST_FAULTS),
     *((VERDICT, each) for each in VERDICTS),

@@ -21,6 +21,7 @@ from ironic_sync import rest
 from ironic_sync.core import node as known
 from ironic_sync.core.node import NodeData, node_of
 from ironic_sync.rest import changed_at
+from ironic_sync.settings import DaemonRules
 from kit.errors import Locked, TookTooLong, Unavailable
 from laboratory.ironic import (
     IronicScript,
@@ -92,6 +93,8 @@ class IronicWorld:
         self.nodes = nodes
         # The names of nodes that were deleted with an instance of this cloud; they do not come back.
         self._vanished: set[str] = set()
+        # Daemons take only a few off by themselves.
+        self._late_left = DaemonRules().undeploys_unasked
         # All changes of the plan were made.
         self.has_played = False
         nodes.created(self.ironic.nodes.values())
@@ -227,6 +230,15 @@ class IronicWorld:
         gone = delete(self.ironic, node.uuid)
         self._vanished.add(str(node.name))
         return gone
+
+    def _arrive(self, node: SimulatedNode, seed: int) -> SimulatedNode:
+        """A request of a deploy that was given up arrives late: an instance is on the node once more whose attempt is over."""
+        here = {each.instance_uuid for each in self.ironic.nodes.values()}
+        were = [each for each in self._nodes.built_on(id_of(node)) if str(each) not in here]
+        if not were or not self._late_left or node.instance_uuid or node.provision_state != "available":
+            raise RequestRefused(CONFLICT, f"node {node.uuid} had no instance of this cloud, or is not free")
+        self._late_left -= 1
+        return self._patched(node, "add", "instance_uuid", str(were[seed % len(were)]))
 
     def _enrol(self, name: str) -> SimulatedNode:
         first = next(node for node in self._plan.nodes if node.name == name)

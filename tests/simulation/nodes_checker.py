@@ -165,6 +165,9 @@ class NodesChecker:
         """True if the node has the instance, or once had it."""
         return (instance, host) in self._built
 
+    def built_on(self, host: ProviderId) -> list[InstanceId]:
+        return sorted(instance for instance, where in self._built if where == host)
+
     def has_image(self, instance: InstanceId, host: ProviderId, image: str) -> bool:
         """Whether this image was written to the node. A node that has lost the instance since is not judged: the
         answer is yes.
