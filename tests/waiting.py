@@ -2,12 +2,15 @@
 
 import asyncio
 import inspect
+import os
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar, overload
 
 PATIENCE_S = 100.0
+# Less patience, in seconds, where the product is changed to see which tests fail: many wait then for what never comes true.
+PATIENCE = "MOOR_TEST_PATIENCE_S"
 LOOK_S_MIN = 0.005
 
 T = TypeVar("T")
@@ -50,7 +53,7 @@ async def until(
     """The first answer that holds, however slow the machine is: between two looks as long as a look took. None never holds."""
     answer = None
     try:
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(_at_most(within_s)):
             while True:
                 began_s = time.monotonic()
                 asked = ask()
@@ -70,7 +73,7 @@ def wait_for(
     within_s: float = PATIENCE_S,
 ) -> T:
     """As `until`, in a test without an event loop."""
-    by_s = time.monotonic() + within_s
+    by_s = time.monotonic() + _at_most(within_s)
     while True:
         began_s = time.monotonic()
         answer = ask()
@@ -79,6 +82,10 @@ def wait_for(
         if began_s > by_s:
             raise NeverTrueError(what or ask, answer)
         time.sleep(max(LOOK_S_MIN, time.monotonic() - began_s))
+
+
+def _at_most(within_s: float) -> float:
+    return min(within_s, float(os.environ.get(PATIENCE, within_s)))
 
 
 class Clock(Generic[T]):

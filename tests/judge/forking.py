@@ -23,9 +23,12 @@ import pytest
 from msgspec import Struct
 
 from tests.planting import plant_as_asked
+from tests.waiting import PATIENCE
 
 # A test that was begun within the time may end, and its processes with it.
 GRACE_S = 5.0
+# So long a test waits for what may never come true: with the change and, to be compared, without it.
+PATIENCE_S = 12.0
 # A seed of the simulation stands in the place of a test.
 SEED = "seed "
 # A traceback whose last step is in a planted bug: it does not fit the product any more.
@@ -134,7 +137,7 @@ def _be_the_fork(job: Job, wanted: Sequence[pytest.Item | str], write: int) -> N
         nothing = os.open(os.devnull, os.O_RDWR)
         for each in (0, 1, 2):
             os.dup2(nothing, each)
-        os.environ.update(job.environment)
+        os.environ.update(job.environment, **{PATIENCE: str(PATIENCE_S)})
         _run(wanted, write)
     except BaseException as problem:  # noqa: BLE001 - nothing of the fork may go on in pytest
         _tell(write, f"problem {''.join(traceback.format_exception_only(problem)).strip().splitlines()[-1]}")

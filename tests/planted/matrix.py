@@ -1,8 +1,8 @@
 """Which kind of test sees which planted bug: seen_by.txt, a line for each bug and kind with the tree of git at which it was judged.
 
 Each kind of test that runs the place of a bug judges it, the quickest test first, until one fails; and that one must pass without the bug.
-A kind has a bounded time for a bug. A test that saw a bug before is tried first. What was judged at this tree is not judged again, so
-a run that was interrupted goes on.
+A kind has a bounded time for a bug. A test that saw a bug before is tried first. What was judged is not judged again before the place or
+one of those tests has changed, so a run that was interrupted goes on, also at a later commit.
 """
 
 import random
@@ -138,7 +138,26 @@ def _forget_what_is_not_run(verdicts: Verdicts, bugs: Iterable[str], kind: str) 
 
 
 def _is_judged(verdict: Verdict | None, now: str) -> bool:
-    return verdict is not None and verdict.tree == now and verdict.place == digest(verdict.bug)
+    if verdict is None or verdict.place != digest(verdict.bug):
+        return False
+    return verdict.tree == now or not _have_tests_changed(verdict)
+
+
+def _have_tests_changed(verdict: Verdict) -> bool:
+    changed = _changed_since(verdict.tree)
+    if changed is None:
+        return True
+    if verdict.kind == SIMULATION:
+        return any(each.startswith(f"tests/{SIMULATION}/") for each in changed)
+    return any(each.partition("::")[0] in changed for each in tests_for(verdict.bug, verdict.kind))
+
+
+@cache
+def _changed_since(tree: str) -> frozenset[str] | None:
+    """The files that have changed, or None if this tree is not in the history."""
+    command = ("git", "diff", "--name-only", tree, "HEAD")
+    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return None if asked.returncode else frozenset(asked.stdout.split())
 
 
 def _judge_one(these: Judges, kind: str, verdicts: Verdicts, bug: str) -> str:
