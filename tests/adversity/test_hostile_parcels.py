@@ -292,11 +292,13 @@ class Goods:
         return len(counted) == self.said and set(counted.values()) <= {1}
 
 
-async def until_read(connection: Connection, queue: str, worker: Worker[None]) -> None:
+async def until_read(connection: Connection, queue: str, worker: Worker[None], goods: Goods) -> None:
     async def left() -> int:
         # In this order: what it returns to the queue it has in hand before.
         return worker.intake.in_hand or await connection.depth(queue)
 
+    # What is on its way to the worker is neither in its hand nor in the queue.
+    await until(goods.were_handled_once_each, "each good order is handled once")
     await until(left, "all is read", not_)
 
 
@@ -342,7 +344,7 @@ async def test_whatever_comes_by_a_queue_its_worker_lives_and_good_neighbours_ar
     ):
         for _ in range(PARCELS // len(READ) // CHUNK):
             await publish(connection, drawn(chance, queue, goods))
-            await until_read(connection, queue, worker)
+            await until_read(connection, queue, worker, goods)
             assert goods.were_handled_once_each()
             assert {letter.queue for letter in await look_and_drop(connection)} == {queue}
 
@@ -361,7 +363,7 @@ async def test_what_comes_back_is_counted_and_split_whatever_is_in_it() -> None:
                 break
         await consuming.close()
         async with working(broker, goods.memory, settings=HASTY, queue=queue) as worker:
-            await until_read(connection, queue, worker)
+            await until_read(connection, queue, worker, goods)
             assert goods.were_handled_once_each()
         await look_and_drop(connection)
 
@@ -397,7 +399,7 @@ async def test_whatever_is_replayed_goes_where_it_came_from_or_stays() -> None:
 
         assert await connection.depth(DEAD_QUEUE) == 1
         async with working(broker, goods.memory, settings=HASTY) as worker:
-            await until_read(connection, "placement.work", worker)
+            await until_read(connection, "placement.work", worker, goods)
 
 
 async def test_whatever_is_said_on_a_feed_its_listener_hears_the_rest() -> None:
