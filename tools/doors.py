@@ -27,7 +27,6 @@ LANGUAGE = (
     *("bus.message", "bus.messages", "bus.codec", "bus.unreadable"),
     *("engine.flavors", "engine.hosts", "engine.inventories"),
     *("engine.refusals", "kit", "moor.client"),
-    "bus.workers.health_server",
     *("bus.settings", "compute_sim.libvirt.settings", "nova_bridge.settings"),
     *("moor.settings", "moor.worker_settings", *(f"{room}.settings" for room in WORKERS)),
 )

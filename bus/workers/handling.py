@@ -15,11 +15,10 @@ from kit.errors import Failure, Locked, Poison, TookTooLong, Unavailable
 from kit.metrics import Metric
 from kit.parts import grown, operational
 
-# The metrics that every worker has. What each counts is read in bus/workers/health_server.py, or observed where it happens.
+# The metrics of every process that reads queues. Those of all processes are in kit/health_server.py, which reads these, too.
 
 
 _QUEUE = ("queue",)
-_PART = ("part",)
 
 HANDLED = Metric("moor_messages_handled", "counter", "Messages that were handled and saved.", _QUEUE)
 BATCHES = Metric("moor_batches", "counter", "Batches they were handled in.", _QUEUE)
@@ -32,7 +31,7 @@ ROWS_FAILED = Metric(
     "counter",
     "Times that a part met a bug at a row, and went on with its other rows. If another process meets it there, too, the row is among the "
     "dead letters.",
-    _PART,
+    ("part",),
 )
 REDELIVERED = Metric("moor_parcels_redelivered", "counter", "Parcels that had been delivered before.", _QUEUE)
 INTERRUPTIONS = Metric("moor_interruptions", "counter", "Times that consuming was interrupted.", _QUEUE)
@@ -77,18 +76,8 @@ HELD_BACK = Metric("moor_parcels_held_back", "counter", "Times that a parcel had
 ANSWERS_DROPPED = Metric("moor_answers_dropped", "counter", "Answers whose asker was gone.")
 ASKED_AGAIN = Metric("moor_questions_asked_again", "counter", "Questions that were asked again.")
 WAITING = Metric("moor_messages_waiting", "gauge", "Messages that wait to be sent or confirmed.")
-INFO = Metric(
-    "moor_worker_info", "gauge", "1, with this worker's role, version and cell.", ("role", "version", "cell")
-)
-READY = Metric("moor_ready", "gauge", "Whether this worker is ready: 1 or 0.")
-PART_RUNS = Metric("moor_part_runs", "counter", "Runs of a part.", _PART)
-PART_FAILURES = Metric("moor_part_failures", "counter", "Operational failures of a part.", _PART)
-PART_FAILING = Metric("moor_part_failing", "gauge", "Whether a part fails now: 1 or 0.", _PART)
-
 METRICS = (
-    INFO,
-    READY,
-    *(PART_RUNS, PART_FAILURES, PART_FAILING, ROWS_FAILED),
+    ROWS_FAILED,
     *(HANDLED, BATCHES, WAITED, TOOK, PUT_BACK, BURIED, BURIALS_WAITING),
     *(REDELIVERED, INTERRUPTIONS, IN_HAND),
     *(FED, ASKED, ASKED_AGAIN, ANSWERS_DROPPED),

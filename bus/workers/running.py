@@ -204,7 +204,7 @@ async def run_worker(
     watchers: list[Part] = [ReadyTeller(health), *([beats] if beats else [])]
     url = "nowhere (--health-listen)"
     if health_at:
-        from bus.workers.health_server import HealthServer  # noqa: PLC0415 - only where an address is given
+        from kit.health_server import HealthServer  # noqa: PLC0415 - only where an address is given
 
         server = HealthServer(health_at, health)
         watchers.append(server)

@@ -30,11 +30,11 @@ from bus.memory import (
 from bus.settings import BusSettings
 from bus.topology import objects_of, user_of
 from bus.unix_socket.server import SocketTakenError, serve_unix
-from bus.workers.health_server import HealthServer
 from bus.workers.running import about, traced
 from engine.hosts import NODE
 from ironic_sync.core.offers import CellMap
 from kit.health import BadAddressError, Health
+from kit.health_server import HealthServer
 from kit.process import Part, hangups_heard, stopped_by_signals
 from laboratory.computes.faults import FaultScript, load_script
 from laboratory.computes.hosts import read_host_size

@@ -9,10 +9,10 @@ import pytest
 
 from bus.message import Parcel
 from bus.topology import Exchange, Objects
-from bus.workers.health_server import Metrics
 from bus.workers.sending import Link
 from kit.errors import Unavailable
 from kit.health import About, Health
+from kit.health_server import Metrics
 from nova_bridge.cloud import NovaCloud, ServicesRead
 from nova_bridge.cloud_reading import NovaCloudKeeper
 from nova_bridge.settings import NovaSettings

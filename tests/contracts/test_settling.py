@@ -30,12 +30,12 @@ from bus.unreadable import Unreadable
 from bus.workers.consuming import Subscription
 from bus.workers.dead_letters import open_dead_letters
 from bus.workers.handling import Received, Said
-from bus.workers.health_server import Metrics
 from bus.workers.station import Station
 from bus.workers.worker import Worker
 from engine.flavors import InstanceId, RequestId
 from kit.errors import Poison, Transient, Unavailable
 from kit.health import About, Health
+from kit.health_server import Metrics
 from kit.parts import PartState
 from tests.contracts.broker_under_test import SHOP, BrokerUnderTest
 from tests.contracts.stage import (

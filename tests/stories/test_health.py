@@ -13,12 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bus.memory import MemoryBroker
 from bus.topology import objects_of
-from bus.workers.health_server import HealthServer
 from bus.workers.running import about
 from bus.workers.station import Station
 from compute_sim.__main__ import main as compute
 from kit.errors import ConnectionLost
 from kit.health import About, Health, Listen, ReadyTeller, read_health_address
+from kit.health_server import HealthServer
 from kit.parts import Pauses, Status, Supervised
 from kit.process import Part
 from moor.commands import command_of

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from bus.workers import handling as of_workers
 from cell_conductor import handlers as of_conductors
 from ironic_sync import applying as of_daemons
+from kit import health_server as of_processes
 from kit.metrics import BUCKETS_S, Metric
 from placement_worker.api import service as of_placement_api
 from scheduler_worker import metrics as of_schedulers
@@ -39,7 +40,7 @@ SECTIONS: Sequence[tuple[str, str, Sequence[Metric]]] = (
     ("Schedulers", "", of_schedulers.METRICS),
     ("Conductors", "", of_conductors.METRICS),
     ("Bare-metal daemons", "", of_daemons.METRICS),
-    ("Every worker", OF_WORKERS, of_workers.METRICS),
+    ("Every worker", OF_WORKERS, (*of_processes.METRICS, *of_workers.METRICS)),
     ("Placement's HTTP API", "Its buckets begin at 1 ms and end at 10 s.", of_placement_api.METRICS),
 )
 ALL = tuple(metric for _, _, metrics in SECTIONS for metric in metrics)

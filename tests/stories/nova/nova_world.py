@@ -17,9 +17,9 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.rabbit import RabbitBroker
-from bus.workers.health_server import Metrics
 from bus.workers.sending import Link
 from kit.health import About, Health
+from kit.health_server import Metrics
 from kit.keystone import OpenStackSettings
 from kit.process import Part, run_until
 from kit.rest import RestLimits

@@ -10,11 +10,11 @@ from msgspec import structs
 
 from bus.messages.build import ClaimRefused, InstanceState
 from bus.messages.stored_names import CreateGroup, GroupsFound
-from bus.workers.health_server import Metrics
 from engine.flavors import Flavor, JoinedGroup
 from engine.inventories import GroupId
 from engine.refusals import Claimed, NotAllowed, ShapeMoved
 from kit.health import About, Health
+from kit.health_server import Metrics
 from laboratory.computes.faults import FailsToBuild, FaultScript
 from laboratory.load.orders import claims_of
 from scheduler_worker.store_sql import InstanceQuery

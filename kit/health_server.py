@@ -18,11 +18,20 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from bus.workers import handling as bus_metrics
 from kit.health import HEALTH_SETTING, Health, read_health_address
 from kit.http_server import HttpServer
 from kit.metrics import BUCKETS_S, Histogram, Labels, Metric, Numbers, Observed
 from kit.parts import PartState, Status, every_part, statuses
+
+_PART = ("part",)
+INFO = Metric(
+    "moor_worker_info", "gauge", "1, with this worker's role, version and cell.", ("role", "version", "cell")
+)
+READY = Metric("moor_ready", "gauge", "Whether this worker is ready: 1 or 0.")
+PART_RUNS = Metric("moor_part_runs", "counter", "Runs of a part.", _PART)
+PART_FAILURES = Metric("moor_part_failures", "counter", "Operational failures of a part.", _PART)
+PART_FAILING = Metric("moor_part_failing", "gauge", "Whether a part fails now: 1 or 0.", _PART)
+METRICS = (INFO, READY, PART_RUNS, PART_FAILURES, PART_FAILING)
 
 
 class HealthServer(HttpServer):
@@ -80,16 +89,16 @@ class Metrics(Collector):
 
     def _about(self) -> Iterator[Numbers]:
         about = self._health.about
-        yield bus_metrics.INFO.numbers({(about.role, about.version, about.cell): 1})
-        yield bus_metrics.READY.numbers({(): float(not self._health.awaits())})
+        yield INFO.numbers({(about.role, about.version, about.cell): 1})
+        yield READY.numbers({(): float(not self._health.awaits())})
 
 
 def _of_statuses(known: Sequence[Status]) -> Iterator[Numbers]:
     for each in known:
-        yield bus_metrics.PART_RUNS.numbers({(each.name,): each.runs})
-        yield bus_metrics.PART_FAILURES.numbers({(each.name,): each.failures})
+        yield PART_RUNS.numbers({(each.name,): each.runs})
+        yield PART_FAILURES.numbers({(each.name,): each.failures})
     failing = {each.name for each in known if each.state is PartState.FAILING}
-    yield bus_metrics.PART_FAILING.numbers({(each.name,): each.name in failing for each in known})
+    yield PART_FAILING.numbers({(each.name,): each.name in failing for each in known})
 
 
 def _of_parts(parts: Sequence[object]) -> Iterator[Numbers | Histogram]:
