@@ -325,8 +325,8 @@ async def test_a_feed_that_nobody_reads_ends_and_one_that_is_read_does_not(
         async def opened(queue: Queue) -> Consuming:
             """On a slow machine the queue may end before it is read."""
             while True:
-                await connection.declare(objects)
                 with suppress(NotFound):
+                    await connection.declare(objects)
                     return await connection.open_consuming(queue.name, prefetch=10)
 
         reading, unread = await opened(read), await opened(FEED)
