@@ -6,6 +6,7 @@ Errors name the settings that are to blame.
 import re
 import ssl
 from collections.abc import Generator, Mapping
+from functools import cache
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
@@ -129,11 +130,18 @@ class RestService(Struct, frozen=True, kw_only=True):
 
 def tls_of(settings: OpenStackSettings) -> ssl.SSLContext:
     """The certificates for the services and Keystone. Raises BadSetting if a file of them cannot be used."""
+    files = (settings.ca_file, settings.cert_file, settings.key_file)
     try:
-        return client_tls(settings.ca_file, settings.cert_file, settings.key_file)
+        return client_tls(*files) if any(files) else _tls_of_the_system()
     except BadCertificate as wrong:
         key, variable = f"{OPENSTACK.name}.{wrong.argument}", OPENSTACK.variable(wrong.argument)
         raise BadSetting(key, wrong.file, variable, wrong.why) from None
+
+
+@cache
+def _tls_of_the_system() -> ssl.SSLContext:
+    """The system's authorities take 30 ms to read. Clients of HTTP share them; others name other protocols in a context."""
+    return client_tls()
 
 
 def has_user(url: str) -> bool:

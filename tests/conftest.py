@@ -19,7 +19,7 @@ from hypothesis import settings
 from tests.judge.watching import WATCHED, notes
 from tests.planting import PLANTED, plant_as_asked
 from tests.servers.own_broker import brokers_in, take_broker
-from tests.stages import is_for_proof, second_on_servers
+from tests.stages import has_none_of, is_for_proof, second_on_servers
 
 TAKES_PORTS = "MOOR_TEST_TAKES_PORTS"
 USUAL_PORTS = (6385, 8780, 8781)
@@ -57,6 +57,11 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(
             "the entry points in pyproject.toml are not installed: run `sh .ci/venv.sh dev`", returncode=2
         )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    path = collection_path.relative_to(Path(__file__).parent).as_posix()
+    return True if has_none_of(path, config.getoption("markexpr")) else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -114,13 +114,16 @@ KEPT = {
 }
 
 
+NEEDS, IS_LONG, IS_KEPT = (
+    tuple(each for some in table.values() for each in some) for table in (OF_SOFTWARE, LONG, KEPT)
+)
 NO_LAYOUT = SimpleNamespace(params=())
+# Where tests with a real broker are. A process that runs no others imports nothing else.
+WITH_BROKERS = ("adversity", "contracts", "deploy", "libvirt", "stories")
 
 
 def entries() -> Iterator[str]:
-    for table in (OF_SOFTWARE, LONG, KEPT):
-        for some in table.values():
-            yield from some
+    yield from (*NEEDS, *IS_LONG, *IS_KEPT)
 
 
 def second_on_servers(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
@@ -131,6 +134,10 @@ def second_on_servers(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     for item in items:
         if not isinstance(item, pytest.Function) or item.get_closest_marker("rabbitmq") is None:
             continue
+        if not {*item.path.parts} & {*WITH_BROKERS}:
+            raise pytest.UsageError(
+                f"{item.nodeid} has a broker: add its folder to WITH_BROKERS in tests/stages.py"
+            )
         is_story = "stories" in item.path.parts and "bus" in getattr(item, "callspec", NO_LAYOUT).params
         is_run = is_story and item.get_closest_marker("proof") is None
         if is_run and firsts.setdefault(item.path, item.originalname) != item.originalname:
@@ -140,8 +147,16 @@ def second_on_servers(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
 def is_for_proof(nodeid: str) -> bool:
     """Does only `make proof` run this test?"""
     name = nodeid.removeprefix("tests/")
-    needs, long, kept = (
-        name.startswith(tuple(each for some in table.values() for each in some))
-        for table in (OF_SOFTWARE, LONG, KEPT)
+    return name.startswith(NEEDS) or (name.startswith(IS_LONG) and not name.startswith(IS_KEPT))
+
+
+def has_none_of(path: str, markers: str) -> bool:
+    """Is this a folder or a file of `tests` in which no test can have what `-m` says? Importing all costs seconds."""
+    if markers.startswith("rabbitmq") and path.partition("/")[0] not in (".", *WITH_BROKERS):
+        return True
+    return (
+        "not proof" in markers
+        and path.endswith(".py")
+        and is_for_proof(path)
+        and not any(each.startswith(path) for each in IS_KEPT)
     )
-    return needs or (long and not kept)

@@ -32,7 +32,7 @@ ACCOUNT = OpenStackSettings(keystone_url="http://keystone/identity", user="place
 PASSWORD = "s3cret:with a colon"  # noqa: S105
 # The cheapest hash that bcrypt allows; and one whose checks take much longer than what surrounds them.
 HASHED = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4))
-COSTLY = User(bcrypt.hashpw(b"x", bcrypt.gensalt(11)))
+COSTLY = User(b"$2b$11$G7qu0RdPWJwqQKllsgvh9.1IE6zpNIHKhipmLhlMw8hUywmYD/oNO")
 PROVIDERS, OWN, OTHERS = "/resource_providers", "/usages?project_id=shop", "/usages?project_id=bank"
 Headers = dict[str, str]
 pytestmark = pytest.mark.asyncio

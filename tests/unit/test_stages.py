@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.stages import entries, is_for_proof
+from tests.stages import IS_KEPT, entries, has_none_of, is_for_proof
 
 TESTS = Path(__file__).parents[1]
 
@@ -35,6 +35,17 @@ def test_of_the_long_ones_some_are_kept() -> None:
     assert is_for_proof("tests/adversity/test_foreign_broker.py::test_a")
     assert is_for_proof("tests/api/test_real_keystone.py::test_a[x]")
     assert not is_for_proof("tests/unit/bus/test_codec.py::test_a")
+
+
+def test_what_has_none_of_the_tests_that_are_asked_for_is_not_imported() -> None:
+    there = {each.relative_to(TESTS).as_posix() for each in TESTS.rglob("test_*.py")}
+    none = {each for each in there if has_none_of(each, "not rabbitmq and not proof")}
+
+    assert {"conformance/test_candidates_upstream.py", "api/test_real_keystone.py"} <= none
+    assert not {each.partition("::")[0] for each in IS_KEPT} & none
+    assert not has_none_of("adversity", "rabbitmq and not proof")
+    assert has_none_of("unit", "rabbitmq and not proof")
+    assert not any(has_none_of(each, "") for each in there)
 
 
 def test_every_test_that_a_page_names_is_there() -> None:

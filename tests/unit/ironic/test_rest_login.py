@@ -29,6 +29,7 @@ from kit.keystone import (
     KeystoneTokens,
     OpenStackSettings,
 )
+from kit.login import tls_of
 from kit.parts import Pauses
 from kit.rest import RestLimits
 from kit.settings import BadSetting
@@ -235,6 +236,14 @@ async def test_an_answer_of_keystone_that_is_none_is_an_operational_error(answer
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:
         with pytest.raises(WrongAnswer, match="Keystone at http://cloud/identity"):
             await KeystoneTokens(ACCOUNT, client).current()
+
+
+def test_the_systems_authorities_are_read_once_for_all_clients(tmp_path: Path) -> None:
+    own = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(own))
+
+    assert tls_of(NOBODY) is tls_of(BY_PASSWORD)
+    assert tls_of(structs.replace(NOBODY, ca_file=str(own))) is not tls_of(NOBODY)
 
 
 # The catalogue

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -27,6 +28,8 @@ from moor.dashboard.service import DashboardOptions, DashboardService
 from moor.settings import Settings
 from tests.asking import client_of
 
+# The visited are without TLS, and the authorities that a client reads otherwise take 30 ms.
+NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 SETTINGS = Settings(addresses=Addresses(bus_url="unix:///nowhere/bus.sock"), data=Path("/nowhere"))
 NOON = datetime(2031, 1, 1, 12, tzinfo=UTC)
 SHOPS = InstanceId(UUID("00000000-0000-4000-8000-000000000001"))
@@ -129,7 +132,7 @@ class Visited:
     async def running(self) -> AsyncIterator[None]:
         running = asyncio.create_task(self.service.run())
         try:
-            async with httpx.AsyncClient(base_url=self.url) as client:
+            async with httpx.AsyncClient(base_url=self.url, verify=NO_AUTHORITIES) as client:
                 await client.get("/login")
             yield
         finally:
@@ -159,6 +162,7 @@ class FakeBrowser(httpx.AsyncClient):
     def __init__(self, visited: Visited, address: str, scheme: str) -> None:
         super().__init__(
             base_url=visited.url,
+            verify=NO_AUTHORITIES,
             timeout=60,
             headers={"accept": "text/html", "x-forwarded-for": address, "x-forwarded-proto": scheme},
         )
