@@ -1,7 +1,9 @@
 """A placement as httpx's way to a server, OpenStack's in a process of its own or ours; and what computes and conductors write there."""
 
+import atexit
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -16,11 +18,20 @@ from tests.contracts.stores import open_store
 async def a_placement(kind: str) -> AsyncIterator[httpx.AsyncBaseTransport]:
     """ "OpenStack's" or "ours"."""
     if kind == "OpenStack's":
-        with Upstream() as upstream:
-            yield ToHere(upstream.url)
+        upstream = _upstream()
+        upstream.wipe()
+        yield ToHere(upstream.url)
         return
     async with open_store("memory") as store, server_over(store) as server:
         yield server.client._transport  # noqa: SLF001 - httpx has no other way to share it
+
+
+@cache
+def _upstream() -> Upstream:
+    """One for all tests of this process: it takes seconds to start."""
+    upstream = Upstream()
+    atexit.register(upstream.__exit__)
+    return upstream
 
 
 EIGHT: Mapping[str, int] = {"VCPU": 8}
