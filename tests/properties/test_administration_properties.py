@@ -33,15 +33,18 @@ from bus.messages.administration import (
     SetTraits,
     UpdateProvider,
     Write,
+    WriteVerdict,
 )
 from engine.inventories import AggregateId, ReportedInventory, ResourceAmount
 from kit.parts import Retrying
 from placement_worker.admin_writes import WRITES, write_reshapes
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, consumer, provider
 from tests.contracts.store_client import StoreClient
-from tests.properties.admin_oracle import AdminOracle
 from tests.properties.bounds import THOROUGH, TIMEOUT_S, not_reached
-from tests.stores_in_memory import MemoryPlacementStore
+from tests.simulation.findings import Findings
+from tests.simulation.stored_books import InspectableStore
+from tests.simulation.write_oracle import WriteOracle
+from tests.simulation.write_rules import ExpectedBooks
 
 CONSUMERS = tuple(consumer(name) for name in ("web", "db"))
 CUSTOM = ("CUSTOM_A", "CUSTOM_B")
@@ -217,15 +220,14 @@ def batches_of(world: World) -> list[tuple[Write, ...]]:
     return [tuple(write for _, write in group) for _, group in groupby(pairs, key=lambda pair: pair[0])]
 
 
-async def written(client: StoreClient, batch: tuple[Write, ...]) -> list[str]:
+async def written(client: StoreClient, batch: tuple[Write, ...]) -> tuple[WriteVerdict, ...]:
     """As a worker writes it, which tries again what it judged by a tree that it remembered wrong."""
     return await Retrying(2)(_written, client, batch)
 
 
-async def _written(client: StoreClient, batch: tuple[Write, ...]) -> list[str]:
+async def _written(client: StoreClient, batch: tuple[Write, ...]) -> tuple[WriteVerdict, ...]:
     async with client.store.transaction() as tx:
-        verdicts = await WRITES[type(batch[0])](tx, batch, VOCABULARY, NOON)
-    return [type(verdict).__name__ for verdict in verdicts]
+        return tuple(await WRITES[type(batch[0])](tx, batch, VOCABULARY, NOON))
 
 
 @pytest.mark.timeout(TIMEOUT_S)
@@ -252,59 +254,34 @@ def test_every_sequence_in_any_batches_ends_as_the_keeper_says() -> None:
 
 async def compared(world: World) -> list[tuple[str, str]]:
     """The kinds of writes, with their verdicts."""
-    client = StoreClient(MemoryPlacementStore())
-    oracle = AdminOracle(standard=VOCABULARY.classes | VOCABULARY.traits)
+    store, findings = InspectableStore(), Findings()
+    client, oracle = StoreClient(store), WriteOracle(findings, store)
+    books = oracle.expected
     met = []
     for drawn in batches_of(world):
-        batch, expected = [], []
-        for write in drawn:
-            batch.append(as_it_is(oracle, write))
-            expected.append(oracle.judge(batch[-1]))
-        assert await written(client, tuple(batch)) == expected, batch
-        met += [(type(write).__name__, verdict) for write, verdict in zip(batch, expected, strict=True)]
-        await assert_alike(client, oracle)
+        batch = tuple([as_it_is(books, write) for write in drawn])
+        verdicts = await written(client, batch)
+        oracle.judged(batch, verdicts)
+        oracle.written(())
+        assert findings.broken is None
+        met += [
+            (type(write).__name__, type(each).__name__) for write, each in zip(batch, verdicts, strict=True)
+        ]
+        assert {id_: each.root for id_, each in store.rows.providers.items()} == {
+            id_: books.ancestors(id_)[-1] for id_ in books.providers
+        }
         assert await client.store.audit() == ()
     return met
 
 
-def as_it_is(oracle: AdminOracle, write: Write) -> Write:
+def as_it_is(books: ExpectedBooks, write: Write) -> Write:
     """The write, with the provider's current generation."""
     if not isinstance(write, Reshape):
         return write
     seen_by_it = [
-        structs.replace(one, generation=oracle.providers[one.provider].generation)
-        if one.generation == AS_IT_IS and one.provider in oracle.providers
+        structs.replace(one, generation=books.providers[one.provider].generation)
+        if one.generation == AS_IT_IS and one.provider in books.providers
         else one
         for one in write.inventories
     ]
     return structs.replace(write, inventories=tuple(seen_by_it))
-
-
-async def assert_alike(client: StoreClient, oracle: AdminOracle) -> None:
-    states = await client.providers()
-    assert states.keys() == oracle.providers.keys()
-    for which, one in oracle.providers.items():
-        state = states[which]
-        assert (state.name, state.parent, state.root) == (one.name, one.parent, oracle.root_of(which))
-        assert state.generation == one.generation
-        assert (frozenset(state.traits), frozenset(state.aggregates)) == (one.traits, one.aggregates)
-        assert {name: stock.used for name, stock in state.inventories.items()} == {
-            name: oracle.used(which, name) for name in one.stocks
-        }
-        assert {name: plain(stock) for name, stock in state.inventories.items()} == {
-            name: plain(stock) for name, stock in one.stocks.items()
-        }
-    for who in CONSUMERS:
-        found, held = await client.store.consumer(who), oracle.consumers.get(who)
-        assert (found is None) == (held is None)
-        if found and held:
-            assert found.generation == held.generation
-            told = {(amount.provider, amount.resource): amount.amount for amount in found.held}
-            assert told == held.amounts
-    assert set(await client.store.custom_names("classes", "", 10)) == oracle.classes
-    assert set(await client.store.custom_names("traits", "", 10)) == oracle.traits
-
-
-def plain(stock: Any) -> tuple[object, ...]:
-    told = structs.asdict(stock)
-    return tuple(told[name] for name in ReportedInventory.__struct_fields__)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
@@ -34,6 +33,7 @@ from bus.messages.placement import InventoryInUse
 from engine.inventories import ConsumerId, ProviderId, ProviderState, ReportedInventory
 from engine.refusals import DoesNotFit, NotAllowed, Shortfall
 from placement_worker.core.ledger import ClaimChanges, TreeChanges
+from placement_worker.wiring import STANDARD
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id
 from tests.simulation.stored_books import InspectableStore, StoredRows
@@ -41,7 +41,6 @@ from tests.simulation.write_rules import (
     ExpectedBooks,
     HoldingRecord,
     ProviderRecord,
-    apply_write,
     broken_bound,
     capacity,
     holding_of,
@@ -118,16 +117,7 @@ def _name_in_use(expected: ExpectedBooks, _: Write, said: NameInUse) -> bool:
     return said.name in record.traits or said.name in record.inventories
 
 
-def _not_allowed(expected: ExpectedBooks, write: Write, said: NotAllowed) -> bool:
-    """Whether the refusal of a field is true. Of the administrators' writes, only a provider's parent can be invalid."""
-    if isinstance(write, CreateProvider):
-        return said.field == "parent" and write.parent == write.id
-    if not isinstance(write, UpdateProvider) or said.field != "parent":
-        return False
-    is_kept = not write.reparents and expected.providers[write.id].parent is not None
-    return is_kept or (isinstance(write.parent, UUID) and write.id in expected.ancestors(write.parent))
-
-
+# What a refusal says beside its name.
 _CHECKS: dict[type, Callable[[ExpectedBooks, Write, Any], bool]] = {
     GenerationMoved: _generation_moved,
     ConsumerMoved: _consumer_moved,
@@ -148,11 +138,15 @@ _CHECKS: dict[type, Callable[[ExpectedBooks, Write, Any], bool]] = {
     InventoryInUse: _in_use,
     DoesNotFit: _does_not_fit,
     NameInUse: _name_in_use,
-    NotAllowed: _not_allowed,
+    # Of a provider only the parent can be wrong, and a consumer may be named once.
+    NotAllowed: lambda _, write, said: (
+        (said.field == "parent") is isinstance(write, CreateProvider | UpdateProvider)
+    ),
 }
 
 
 WRITE = "admin write"
+JUDGED = "a write by name is judged by its rules"
 # Counts of writes sent before with identical content, and of writes that were judged in one batch.
 AGAIN, TOGETHER = "admin write repeated", "admin writes in one batch"
 # The offer of one tree to claims: each provider's parent, inventories, traits and aggregates.
@@ -163,7 +157,7 @@ class WriteOracle:
     def __init__(self, findings: Findings, books: InspectableStore) -> None:
         self._findings = findings
         self._books = books
-        self.expected = ExpectedBooks()
+        self.expected = ExpectedBooks(STANDARD.classes | STANDARD.traits)
         self._judged: list[tuple[Write, WriteVerdict]] = []
         self._asked: set[bytes] = set()
         # The rows at the last comparison: an unchanged object is not compared again.
@@ -215,14 +209,12 @@ class WriteOracle:
         self._asked.add(words)
 
     def _check_verdict(self, write: Write, verdict: WriteVerdict) -> None:
-        if not isinstance(verdict, Done | ProviderWritten):
-            self._findings.log("books", "{} is refused: {}", write, verdict)
-            if not is_refusal_true(self.expected, write, verdict):
-                self._findings.breaks("every no has its reasons", f"{write!r} was refused with {verdict!r}")
-            return
-        self._findings.log("books", "{} is done", write)
-        for promise, how in apply_write(self.expected, write):
-            self._findings.breaks(promise, f"{write!r} was done, and {how}")
+        is_done = isinstance(verdict, Done | ProviderWritten)
+        self._findings.log("books", "{} is done" if is_done else "{} is refused: {}", write, verdict)
+        if not is_done and not is_refusal_true(self.expected, write, verdict):
+            self._findings.breaks("every no has its reasons", f"{write!r} was refused with {verdict!r}")
+        if (expected := self.expected.judge(write)) != type(verdict).__name__:
+            self._findings.breaks(JUDGED, f"{write!r} got {verdict!r}, and must get {expected}")
 
     # Comparison with the books
 

@@ -1,6 +1,10 @@
-"""The rules for administrators' writes, written a second time in the simplest way, and the books that they expect."""
+"""The rules for administrators' writes, written a second time in the simplest way: one write at a time, each number counted anew.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+They are slow on purpose and share no line with placement_worker/core, so they cannot have the same faults.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from msgspec import UNSET, Struct, structs
 
@@ -14,12 +18,14 @@ from bus.messages.administration import (
     DeleteProvider,
     DeleteTrait,
     DropInventory,
+    ProviderWrite,
     PutInventory,
     RenameClass,
     Reshape,
     SetAggregates,
     SetAllocations,
     SetInventories,
+    SetQuota,
     SetTraits,
     UpdateProvider,
     Write,
@@ -56,19 +62,15 @@ class HoldingRecord(Struct, frozen=True):
 
 
 class ExpectedBooks:
-    def __init__(self) -> None:
+    """The books as they must be after each write, and the verdict that it must get."""
+
+    def __init__(self, standard: AbstractSet[str]) -> None:
+        """`standard` has the names of classes and traits that exist without being created."""
+        self._standard = standard
         self.providers: dict[ProviderId, ProviderRecord] = {}
         self.holdings: dict[ConsumerId, HoldingRecord] = {}
         self.classes: set[str] = set()
         self.traits: set[str] = set()
-
-    def holders_of(self, provider: ProviderId, resource: str | None = None) -> Iterator[ConsumerId]:
-        for consumer, holding in self.holdings.items():
-            if any(
-                stock[0] == provider and (resource is None or stock[1] == resource)
-                for stock in holding.amounts
-            ):
-                yield consumer
 
     def used(self, stock: InventoryKey) -> int:
         return sum(holding.amounts.get(stock, 0) for holding in self.holdings.values())
@@ -87,6 +89,228 @@ class ExpectedBooks:
         while (parent := self.providers[ancestry[-1]].parent) is not None and parent not in ancestry:
             ancestry.append(parent)
         return ancestry
+
+    def judge(self, write: Write) -> str:
+        """The name of the verdict on this write. If it is to be done, it is done."""
+        match write:
+            case CreateTrait() | CreateClass():
+                return self._make(write)
+            case DeleteTrait() | RenameClass() | DeleteClass():
+                return self._take_away(write)
+            case SetAllocations():
+                return self._allocate(write.consumers)
+            case DeleteAllocations():
+                return "Done" if self.holdings.pop(write.consumer, None) else "UnknownConsumer"
+            case Reshape():
+                return self._reshape(write)
+            case SetQuota():
+                raise AssertionError("quotas have a checker of their own")
+            case _:
+                return self._write_provider(write)
+
+    def _write_provider(self, write: ProviderWrite) -> str:
+        match write:
+            case CreateProvider():
+                return self._create(write)
+            case UpdateProvider():
+                return self._update(write)
+            case DeleteProvider():
+                return self._delete(write)
+            case _:
+                return self._set(write)
+
+    def _change(self, provider: ProviderId, **fields: object) -> None:
+        self.providers[provider] = structs.replace(self.providers[provider], **fields)
+
+    def _create(self, write: CreateProvider) -> str:
+        if write.parent == write.id:
+            return "NotAllowed"
+        if write.parent is not None and write.parent not in self.providers:
+            return "UnknownProvider"
+        if write.id in self.providers:
+            return "IdTaken"
+        if write.name in {one.name for one in self.providers.values()}:
+            return "NameTaken"
+        self.providers[write.id] = ProviderRecord(write.name, write.parent)
+        return "ProviderWritten"
+
+    def _update(self, write: UpdateProvider) -> str:
+        if write.id not in self.providers:
+            return "UnknownProvider"
+        before = self.providers[write.id].parent
+        parent = before if write.parent is UNSET else write.parent
+        if parent != before:
+            if parent is not None and parent not in self.providers:
+                return "UnknownProvider"
+            if before is not None and not write.reparents:
+                return "NotAllowed"
+            if parent is not None and write.id in self.ancestors(parent):
+                return "NotAllowed"
+        if any(other.name == write.name for which, other in self.providers.items() if which != write.id):
+            return "NameTaken"
+        self._change(write.id, name=write.name, parent=parent)
+        return "ProviderWritten"
+
+    def _delete(self, write: DeleteProvider) -> str:
+        if write.id not in self.providers:
+            return "UnknownProvider"
+        if any(one.parent == write.id for one in self.providers.values()):
+            return "HasChildren"
+        if any(self.used((write.id, resource)) for resource in self.providers[write.id].inventories):
+            return "InventoryInUse"
+        del self.providers[write.id]
+        return "Done"
+
+    def _set(self, write: SetInventories | PutInventory | DropInventory | SetTraits | SetAggregates) -> str:
+        if write.provider not in self.providers:
+            return "UnknownProvider"
+        one = self.providers[write.provider]
+        if not isinstance(write, DropInventory) and write.generation not in (None, one.generation):
+            return "GenerationMoved"
+        match write:
+            case SetTraits():
+                if set(write.traits) - self.traits - self._standard:
+                    return "UnknownTrait"
+                traits = frozenset(write.traits)
+                self._change(
+                    write.provider, traits=traits, generation=one.generation + (one.traits != traits)
+                )
+            case SetAggregates():
+                self._change(
+                    write.provider,
+                    aggregates=frozenset(write.aggregates),
+                    generation=one.generation + write.moves_generation,
+                )
+            case _:
+                return self._stock(write, one)
+        return "ProviderWritten"
+
+    def _stock(self, write: SetInventories | PutInventory | DropInventory, one: ProviderRecord) -> str:
+        match write:
+            case SetInventories():
+                wanted = dict(write.inventories or {})
+            case PutInventory():
+                wanted = {**one.inventories, write.resource: write.inventory}
+            case _:
+                wanted = {name: stock for name, stock in one.inventories.items() if name != write.resource}
+        named = {write.resource} if not isinstance(write, SetInventories) else set(wanted)
+        if isinstance(write, DropInventory) and write.resource in one.inventories:
+            named = set()
+        if named - self.classes - self._standard:
+            return "UnknownClass"
+        if isinstance(write, PutInventory) and write.is_new == (write.resource in one.inventories):
+            return "InventoryPresent" if write.is_new else "InventoryAbsent"
+        if isinstance(write, DropInventory) and write.resource not in one.inventories:
+            return "InventoryAbsent"
+        if any(self.used((write.provider, name)) for name in one.inventories if name not in wanted):
+            return "InventoryInUse"
+        self._change(write.provider, inventories=wanted, generation=one.generation + 1)
+        return "ProviderWritten"
+
+    def _make(self, write: CreateTrait | CreateClass) -> str:
+        names = self.traits if isinstance(write, CreateTrait) else self.classes
+        if write.name in names:
+            return "AlreadyThere"
+        names.add(write.name)
+        return "Done"
+
+    def _take_away(self, write: DeleteTrait | RenameClass | DeleteClass) -> str:
+        of_traits = isinstance(write, DeleteTrait)
+        names = self.traits if of_traits else self.classes
+        if write.name not in names:
+            return "UnknownTrait" if of_traits else "UnknownClass"
+        if isinstance(write, RenameClass) and write.to == write.name:
+            return "Done"
+        if any(
+            write.name in (one.traits if of_traits else one.inventories) for one in self.providers.values()
+        ):
+            return "NameInUse"
+        if isinstance(write, RenameClass):
+            if write.to in names:
+                return "AlreadyThere"
+            names.add(write.to)
+        names.remove(write.name)
+        return "Done"
+
+    def _allocate(
+        self, consumers: Sequence[ConsumerAllocations], named: AbstractSet[str] = frozenset()
+    ) -> str:
+        """`named` are classes of inventories that are written together with these."""
+        if refused := self._not_allocated(consumers, named):
+            return refused
+        # A provider's generation grows by one if a consumer of this write holds some of it now, or released all it held.
+        touched = {amount.provider for one in consumers for amount in one.amounts}
+        for one in consumers:
+            held = self.holdings.pop(one.consumer, None)
+            if one.amounts:
+                generation = held.generation + 1 if held else 1
+                self.holdings[one.consumer] = HoldingRecord(generation, summed(one.amounts))
+            elif held:
+                touched |= {which for which, _ in held.amounts}
+        for which in touched:
+            self._change(which, generation=self.providers[which].generation + 1)
+        return "Done"
+
+    def _not_allocated(self, consumers: Sequence[ConsumerAllocations], named: AbstractSet[str]) -> str:
+        if len({one.consumer for one in consumers}) < len(consumers):
+            return "NotAllowed"
+        for one in consumers:
+            held = self.holdings.get(one.consumer)
+            if one.judges_generation and one.generation != (held.generation if held else None):
+                return "ConsumerMoved"
+        amounts = [amount for one in consumers for amount in one.amounts]
+        if any(amount.provider not in self.providers for amount in amounts):
+            return "UnknownProvider"
+        if ({amount.resource for amount in amounts} | named) - self.classes - self._standard:
+            return "UnknownClass"
+        return "" if self._fits(consumers) else "DoesNotFit"
+
+    def _fits(self, consumers: Sequence[ConsumerAllocations]) -> bool:
+        given_back = [self.holdings[one.consumer] for one in consumers if one.consumer in self.holdings]
+        wanted: dict[InventoryKey, int] = {}
+        for one in consumers:
+            for key, amount in summed(one.amounts).items():
+                stock = self.providers[key[0]].inventories.get(key[1])
+                if stock is None or broken_bound(stock, amount):
+                    return False
+                wanted[key] = wanted.get(key, 0) + amount
+        for key, amount in wanted.items():
+            before = self.used(key)
+            others = before - sum(held.amounts.get(key, 0) for held in given_back)
+            if others + amount > max(capacity(self.providers[key[0]].inventories[key[1]]), before):
+                return False
+        return True
+
+    def _reshape(self, write: Reshape) -> str:
+        """The old and the new inventories exist for a moment, then the old ones go. A wrong result is rolled back."""
+        before = dict(self.providers), dict(self.holdings)
+        verdict = self._reshaped(write)
+        if verdict != "Done":
+            self.providers, self.holdings = before
+        return verdict
+
+    def _reshaped(self, write: Reshape) -> str:
+        for one in write.inventories:
+            if one.provider not in self.providers:
+                return "UnknownProvider"
+            if one.generation != self.providers[one.provider].generation:
+                return "GenerationMoved"
+        for one in write.inventories:
+            provider = self.providers[one.provider]
+            generation = provider.generation + bool(one.inventories)
+            both = {**provider.inventories, **one.inventories}
+            self._change(one.provider, inventories=both, generation=generation)
+        named = {name for one in write.inventories for name in one.inventories}
+        verdict = self._allocate(write.allocations, named)
+        if verdict != "Done":
+            return verdict
+        for one in write.inventories:
+            provider = self.providers[one.provider]
+            gone = [name for name in provider.inventories if name not in one.inventories]
+            if any(self.used((one.provider, name)) for name in gone):
+                return "InventoryInUse"
+            self._change(one.provider, inventories=dict(one.inventories), generation=provider.generation + 1)
+        return "Done"
 
 
 def record_of(state: ProviderState) -> ProviderRecord:
@@ -122,159 +346,6 @@ def summed(held: Iterable[ResourceAmount]) -> dict[InventoryKey, int]:
     return amounts
 
 
-GENERATIONS = "a write is judged by the generation it names"
-TREES = "trees stay trees"
-HELD = "what is held stays"
-CAPACITY = "capacity is law"
-BOUNDS = "an amount keeps the bounds of its inventory"
-SUMS = "a reshape changes no consumer's sums"
-NAMES = "names are unique, and stay while they are used"
-Violations = Iterator[tuple[str, str]]
-
-
-def apply_write(expected: ExpectedBooks, write: Write) -> Violations:
-    match write:
-        case CreateProvider() | UpdateProvider() | DeleteProvider():
-            yield from _write_place(expected, write)
-        case SetInventories() | PutInventory() | DropInventory() | SetTraits() | SetAggregates():
-            yield from _write_provider(expected, write)
-        case SetAllocations(consumers=consumers):
-            yield from _allocate(expected, consumers)
-        case DeleteAllocations(consumer=consumer):
-            if expected.holdings.pop(consumer, None) is None:
-                yield HELD, "it held nothing"
-        case Reshape():
-            yield from _reshape(expected, write)
-        case _:
-            yield from _write_name(expected, write)
-
-
-def _write_place(
-    expected: ExpectedBooks, write: CreateProvider | UpdateProvider | DeleteProvider
-) -> Violations:
-    providers = expected.providers
-    if isinstance(write, CreateProvider):
-        if write.id in providers:
-            yield TREES, "it existed already"
-        yield from _check_name(expected, write.id, write.name)
-        if write.parent is not None and write.parent not in providers:
-            yield TREES, "its parent does not exist"
-        providers[write.id] = ProviderRecord(write.name, write.parent)
-        return
-    if write.id not in providers:
-        yield TREES, "there is no such provider"
-        return
-    if isinstance(write, DeleteProvider):
-        if any(record.parent == write.id for record in providers.values()):
-            yield TREES, "it has children"
-        if holder := next(expected.holders_of(write.id), None):
-            yield HELD, f"{holder} holds some of it"
-        del providers[write.id]
-        return
-    yield from _check_name(expected, write.id, write.name)
-    before = providers[write.id]
-    parent = before.parent if write.parent is UNSET else write.parent
-    if parent is not None and (parent not in providers or write.id in expected.ancestors(parent)):
-        yield TREES, "its parent does not exist, or is below it"
-        return
-    if not write.reparents and parent != before.parent is not None:
-        yield TREES, "the write does not allow it to leave its parent"
-    providers[write.id] = structs.replace(before, name=write.name, parent=parent)
-
-
-def _check_name(expected: ExpectedBooks, provider: ProviderId, name: str) -> Violations:
-    if any(record.name == name and each != provider for each, record in expected.providers.items()):
-        yield NAMES, f"another is called {name}"
-
-
-def _write_provider(
-    expected: ExpectedBooks, write: SetInventories | PutInventory | DropInventory | SetTraits | SetAggregates
-) -> Violations:
-    before = expected.providers.get(write.provider)
-    if before is None:
-        yield TREES, "there is no such provider"
-        return
-    if not isinstance(write, DropInventory) and write.generation not in (None, before.generation):
-        yield GENERATIONS, f"it was at {before.generation}"
-    match write:
-        case SetTraits(traits=traits):
-            is_moved = before.traits != frozenset(traits)
-            after = structs.replace(before, traits=frozenset(traits), generation=before.generation + is_moved)
-        case SetAggregates(aggregates=aggregates, moves_generation=is_moved):
-            after = structs.replace(
-                before, aggregates=frozenset(aggregates), generation=before.generation + is_moved
-            )
-        case _:
-            inventories = _new_inventories(before.inventories, write)
-            yield from _check_dropped(expected, write.provider, before.inventories, inventories)
-            after = structs.replace(before, inventories=inventories, generation=before.generation + 1)
-    expected.providers[write.provider] = after
-
-
-def _new_inventories(
-    before: Mapping[str, ReportedInventory], write: SetInventories | PutInventory | DropInventory
-) -> dict[str, ReportedInventory]:
-    match write:
-        case SetInventories(inventories=inventories):
-            return dict(inventories or {})
-        case PutInventory(resource=resource, inventory=inventory):
-            return {**before, resource: inventory}
-        case DropInventory(resource=gone):
-            return {resource: each for resource, each in before.items() if resource != gone}
-
-
-def _check_dropped(
-    expected: ExpectedBooks, provider: ProviderId, before: Iterable[str], after: Mapping[str, object]
-) -> Violations:
-    for resource in before:
-        if resource not in after and (holder := next(expected.holders_of(provider, resource), None)):
-            yield HELD, f"{holder} holds {resource} of it"
-
-
-def _allocate(expected: ExpectedBooks, consumers: Sequence[ConsumerAllocations]) -> Violations:
-    before = {one.consumer: expected.holdings.get(one.consumer) for one in consumers}
-    sums = expected.sums()
-    for one in consumers:
-        was = before[one.consumer]
-        current = was.generation if was else None
-        if one.judges_generation and one.generation != current:
-            yield GENERATIONS, f"{one.consumer} was at {current}"
-        amounts = summed(one.amounts)
-        if amounts:
-            expected.holdings[one.consumer] = HoldingRecord((current or 0) + 1, amounts)
-        else:
-            expected.holdings.pop(one.consumer, None)
-    # A provider's generation grows by one if a consumer of this write holds some of it now, or released all it held.
-    gaining = {
-        provider for one in consumers for provider, _ in summed(one.amounts) or _held(before[one.consumer])
-    }
-    for provider in gaining & expected.providers.keys():
-        record = expected.providers[provider]
-        expected.providers[provider] = structs.replace(record, generation=record.generation + 1)
-    yield from _check_bounds(expected, consumers)
-    yield from _check_capacity(expected, sums)
-
-
-def _check_capacity(expected: ExpectedBooks, before: Mapping[InventoryKey, int]) -> Violations:
-    """Inventories whose usage grew beyond their capacity."""
-    for stock, held in expected.sums().items():
-        record = expected.providers.get(stock[0])
-        inventory = record.inventories.get(stock[1]) if record else None
-        if inventory is None:
-            yield CAPACITY, f"there is no {stock[1]} of {stock[0]}"
-        elif held > before.get(stock, 0) and held > capacity(inventory):
-            yield CAPACITY, f"of {capacity(inventory)} {stock[1]} {held} is held"
-
-
-def _check_bounds(expected: ExpectedBooks, consumers: Sequence[ConsumerAllocations]) -> Violations:
-    for one in consumers:
-        for (provider, resource), amount in summed(one.amounts).items():
-            record = expected.providers.get(provider)
-            inventory = record.inventories.get(resource) if record else None
-            if inventory is not None and (rule := broken_bound(inventory, amount)):
-                yield BOUNDS, f"{amount} {resource} of {provider} breaks {rule}"
-
-
 def broken_bound(inventory: ReportedInventory, amount: int) -> str:
     """The bound of the inventory that this amount breaks; empty if none."""
     if amount < inventory.min_unit:
@@ -284,57 +355,5 @@ def broken_bound(inventory: ReportedInventory, amount: int) -> str:
     return "step_size" if amount % inventory.step_size else ""
 
 
-def _held(holding: HoldingRecord | None) -> Mapping[InventoryKey, int]:
-    return holding.amounts if holding else {}
-
-
 def capacity(inventory: ReportedInventory) -> int:
     return int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
-
-
-def _reshape(expected: ExpectedBooks, write: Reshape) -> Violations:
-    totals = _totals(expected, write)
-    reshaped = []
-    for one in write.inventories:
-        before = expected.providers.get(one.provider)
-        if before is None:
-            yield TREES, "there is no such provider"
-            continue
-        if one.generation != before.generation:
-            yield GENERATIONS, f"{one.provider} was at {before.generation}"
-        reshaped.append(one.provider)
-        # One step for the inventories that are replaced, one for those that remain.
-        steps = 2 if one.inventories else 1
-        expected.providers[one.provider] = structs.replace(
-            before, inventories=dict(one.inventories), generation=before.generation + steps
-        )
-    yield from _allocate(expected, write.allocations)
-    if totals != _totals(expected, write):
-        yield SUMS, f"before it was {totals}"
-
-
-def _totals(expected: ExpectedBooks, reshape: Reshape) -> dict[tuple[ConsumerId, str], int]:
-    """How much of each resource class each consumer of the reshape holds, over all providers."""
-    sums: dict[tuple[ConsumerId, str], int] = {}
-    for one in reshape.allocations:
-        for (_, resource), amount in _held(expected.holdings.get(one.consumer)).items():
-            sums[one.consumer, resource] = sums.get((one.consumer, resource), 0) + amount
-    return sums
-
-
-def _write_name(expected: ExpectedBooks, write: Write) -> Violations:
-    match write:
-        case CreateTrait(name=name):
-            expected.traits.add(name)
-        case CreateClass(name=name):
-            expected.classes.add(name)
-        case DeleteTrait(name=name):
-            if any(name in record.traits for record in expected.providers.values()):
-                yield NAMES, "a provider has it"
-            expected.traits.discard(name)
-        case DeleteClass(name=name) | RenameClass(name=name):
-            if any(name in record.inventories for record in expected.providers.values()):
-                yield NAMES, "a provider has it"
-            expected.classes.discard(name)
-            if isinstance(write, RenameClass):
-                expected.classes.add(write.to)
