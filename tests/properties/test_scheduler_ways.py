@@ -17,7 +17,7 @@ from engine.refusals import NoValidHost, Shortfall
 from engine.requests import InstanceSpec
 from engine.requests.spec import GranularGroup
 from tests.plugins import standard_plugins
-from tests.simulation.demands import Demand, Part, ProviderNow, Taken, Tree, has_room, ways
+from tests.simulation.demands import Demand, Part, Taken, Tree, has_room, tree_of, ways
 
 PLUGINS = standard_plugins(io_ops_max=0, instances_max=1000)
 WORLDS = 300
@@ -162,17 +162,6 @@ def picture_of(hosts: list[list[ProviderState]]) -> Picture:
     picture.apply([state for host in hosts for state in host])
     picture.put_hosts(HostState(id=host[0].id, name=host[0].name, cell="c1", up=True) for host in hosts)
     return picture
-
-
-def tree_of(host: list[ProviderState]) -> Tree:
-    return {
-        state.id: ProviderNow(
-            state.parent,
-            frozenset(state.traits),
-            {name: stock.total - stock.used for name, stock in state.inventories.items()},
-        )
-        for state in host
-    }
 
 
 def taken_by(choice: Choice) -> Taken:

@@ -5,17 +5,18 @@ The rule shares no code with the search for candidates: it tries every provider 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import product
 
 from msgspec import Struct
 
 from bus.messages.build import BuildInstance
 from engine.flavors import Flavor, PortRequest, VolumeRequest
-from engine.inventories import AggregateId, ProviderId
+from engine.inventories import AggregateId, ProviderId, ProviderState
 
 # What an instance takes: provider and resource class, with the amount.
 Taken = Mapping[tuple[ProviderId, str], int]
+Placement = frozenset[tuple[tuple[ProviderId, str], int]]
 NUMA_CELL = "HW_NUMA_ROOT"
 PHYSNET = "CUSTOM_PHYSNET_"
 
@@ -175,6 +176,31 @@ def has_room(demand: Demand, tree: Tree) -> bool:
         all(tree[provider].free[name] >= amount for (provider, name), amount in taken.items())
         for taken in ways(demand, tree)
     )
+
+
+def tree_of(states: Iterable[ProviderState]) -> Tree:
+    return {
+        state.id: ProviderNow(
+            state.parent,
+            frozenset(state.traits),
+            {name: stock.total - stock.used for name, stock in state.inventories.items()},
+        )
+        for state in states
+    }
+
+
+def placements(demand: Demand, states: Collection[ProviderState]) -> set[Placement]:
+    """All ways for which these providers have room, in the steps of their inventories."""
+    tree = tree_of(states)
+    steps = {(each.id, name): stock.step_size for each in states for name, stock in each.inventories.items()}
+    return {
+        frozenset(taken.items())
+        for taken in ways(demand, tree)
+        if all(
+            tree[part[0]].free[part[1]] >= amount and amount % steps[part] == 0
+            for part, amount in taken.items()
+        )
+    }
 
 
 def _serving(part: Part, tree: Tree) -> list[ProviderId]:

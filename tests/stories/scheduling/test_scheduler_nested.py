@@ -5,14 +5,16 @@ tests/properties/test_guest_worlds.py has in full.
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 
 from bus.messages.build import BuildInstance
 from engine.flavors import Flavor
+from engine.inventories import ProviderId, ProviderState
 from laboratory.computes.hosts import HostSize, SimulatedHost, gpu, pci_function, virtual_functions
-from tests.properties.guest_oracle import SmallGuest, SmallHost, SmallProvider
 from tests.properties.test_guest_worlds import GUESTS
+from tests.simulation.demands import Demand, placements
 from tests.stories.cloud import Cloud, a_build, cloud, failing, instance_of
 from tests.stories.layouts import STAGES
 from tests.waiting import until
@@ -108,47 +110,30 @@ IN_CELLS = SimulatedHost(
         ),
     ),
 )
-Used = dict[tuple[str, str], int]
 
 
-async def host_and_used(setup: Cloud) -> tuple[SmallHost, Used]:
-    """The host's tree as placement has it, and what is used of it."""
-    states = await setup.providers()
-    names = {state.id: state.name for state in states.values()}
-    small = SmallHost(
-        *(
-            SmallProvider(
-                state.name,
-                {resource: each.total for resource, each in state.inventories.items()},
-                names[state.parent] if state.parent else "",
-                is_cell="HW_NUMA_ROOT" in state.traits,
-                steps={resource: each.step_size for resource, each in state.inventories.items()},
-            )
-            for state in states.values()
-        )
-    )
-    used = {
-        (state.name, resource): each.used
-        for state in states.values()
-        for resource, each in state.inventories.items()
-        if each.used
-    }
-    return small, used
-
-
-async def placed(setup: Cloud, build: BuildInstance, guest: SmallGuest) -> bool:
+async def placed(setup: Cloud, build: BuildInstance, guest: Demand) -> bool:
     """Boot a guest; whether it got a place, which is one that brute force finds."""
-    host, before = await host_and_used(setup)
-    possible = set(host.placements(guest, before))
+    before = await setup.providers()
+    possible = placements(guest, before.values())
     await setup.send(build)
     state = await setup.until_state(instance_of(build), "active" if possible else "error")
     assert bool(state.host) == bool(possible)
-    _, after = await host_and_used(setup)
-    grown = Counter(after)
-    grown.subtract(before)
-    share = tuple(sorted((*part, amount) for part, amount in grown.items() if amount))
-    assert share in possible if possible else not share, f"{guest.name} got {share}"
+    taken = used_of(await setup.providers())
+    taken.subtract(used_of(before))
+    share = frozenset((part, amount) for part, amount in taken.items() if amount)
+    assert share in possible if possible else not share, f"{build.name} got {share}"
     return bool(possible)
+
+
+def used_of(states: Mapping[str, ProviderState]) -> Counter[tuple[ProviderId, str]]:
+    return Counter(
+        {
+            (state.id, resource): each.used
+            for state in states.values()
+            for resource, each in state.inventories.items()
+        }
+    )
 
 
 @STAGES
@@ -167,7 +152,7 @@ async def test_guests_in_a_row_get_places_exactly_if_there_are_any(bus: str, boo
             alive = []
             for _ in range(GUESTS_MAX):
                 number += 1
-                asked, guest = chance.choice(GUESTS)
+                _, asked, guest = chance.choice(GUESTS)
                 build = a_build(number, flavor=asked.flavor, port_requests=asked.port_requests)
                 fits = await placed(setup, build, guest)
                 verdicts[fits] += 1
@@ -175,6 +160,6 @@ async def test_guests_in_a_row_get_places_exactly_if_there_are_any(bus: str, boo
             for instance in alive:
                 await setup.delete(instance)
             # Placement hears of a release by a message of its own.
-            await until(lambda: host_and_used(setup), "nothing is in use", lambda found: not found[1])
+            await until(setup.providers, "nothing is in use", lambda found: not any(used_of(found).values()))
     assert verdicts[True] > 5
     assert verdicts[False] > 2, verdicts
