@@ -8,32 +8,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
-from engine.inventories import ConsumerId, ProviderId, Share
+from engine.inventories import ConsumerId, ProviderId, ReportedInventory, Share
 from placement_worker.core.ledger import ClaimOrder, Sent
+from tests.simulation.write_rules import capacity, summed
 
 Said = tuple[object, ...]
 Amounts = dict[tuple[ProviderId, str], int]
 
 
 @dataclass
-class PlainInventory:
-    total: int
-    reserved: int = 0
-    ratio: float = 1.0
-    min_unit: int = 1
-    max_unit: int = 2_147_483_647
-    step_size: int = 1
-
-    @property
-    def capacity(self) -> int:
-        return int((self.total - self.reserved) * self.ratio)
-
-
-@dataclass
 class PlainProvider:
     root: ProviderId
     cell: str
-    stocks: dict[str, PlainInventory]
+    stocks: dict[str, ReportedInventory]
     generation: int
 
 
@@ -136,7 +123,10 @@ class Oracle:
         kind = order.heir.type if order.heir and not is_over else ""
         takes_all = kind == "CLEANUP" and not order.returns
 
-        wanted, given_up = summed(order.share), added(past.holds, migration.holds if migration else {})
+        wanted, given_up = (
+            summed(order.share.amounts),
+            added(past.holds, migration.holds if migration else {}),
+        )
         is_back = order.returns is not None and self._still_there(order.share, given_up, past, migration)
         rest = past.holds if takes_all else minus(past.holds, wanted) if kind else {}
         given_back = {} if takes_all else given_up
@@ -189,7 +179,7 @@ class Oracle:
         self, share: Share, holds: Amounts, past: ConsumerHistory, migration: ConsumerHistory | None
     ) -> bool:
         places = {past.host, migration.host if migration else None}
-        return share.host in places and not minus(summed(share), holds)
+        return share.host in places and not minus(summed(share.amounts), holds)
 
     def _grant(
         self,
@@ -204,7 +194,7 @@ class Oracle:
             attempt=attempt,
             generation=max(past.generation + 1, attempt),
             host=share.host,
-            holds=summed(share),
+            holds=summed(share.amounts),
             kind=past.kind,
         )
         for provider in bumped | {amount.provider for amount in share.amounts}:
@@ -238,7 +228,7 @@ class Oracle:
             return ("not allowed", "share.amounts")
         short = [
             no
-            for (provider, resource), asked in summed(share).items()
+            for (provider, resource), asked in summed(share.amounts).items()
             if asked != (given := given_back.get((provider, resource), 0))
             and (no := self._short(provider, resource, asked, given))
         ]
@@ -248,7 +238,7 @@ class Oracle:
         stock = self.providers[provider].stocks.get(resource)
         if stock is None:
             return (provider, resource, "no_inventory", asked, 0, 0)
-        free = stock.capacity - (self.used(provider, resource) - given_back)
+        free = capacity(stock) - (self.used(provider, resource) - given_back)
         for rule, bound, broken in (
             ("min_unit", stock.min_unit, asked < stock.min_unit),
             ("max_unit", stock.max_unit, asked > stock.max_unit),
@@ -258,14 +248,6 @@ class Oracle:
             if broken:
                 return (provider, resource, rule, asked, free, bound)
         return None
-
-
-def summed(share: Share) -> Amounts:
-    amounts: Amounts = {}
-    for amount in share.amounts:
-        key = amount.provider, amount.resource
-        amounts[key] = amounts.get(key, 0) + amount.amount
-    return amounts
 
 
 def added(one: Amounts, other: Amounts) -> Amounts:

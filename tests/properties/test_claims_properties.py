@@ -3,14 +3,12 @@
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 
 from bus.message import type_of
 from bus.messages.placement import SwapClaim
-from engine.inventories import ProviderId, ProviderState, ReportedInventory, ResourceAmount
 from engine.refusals import (
     AlreadyClaimed,
     Claimed,
@@ -27,11 +25,10 @@ from engine.refusals import (
 from tests.contracts.placement_orders import HORIZON, NOON, a_release
 from tests.contracts.store_client import StoreClient
 from tests.properties.bounds import TIMEOUT_S, not_reached, times
-from tests.properties.oracle import Amounts, Oracle, PlainInventory, PlainProvider, Said, summed
+from tests.properties.oracle import Oracle, PlainProvider, Said
 from tests.properties.worlds import CELLS, CONSUMERS, PARENTS, Restock, World, report_of, worlds
+from tests.simulation.write_rules import summed
 from tests.stores_in_memory import MemoryPlacementStore
-
-Usage = dict[tuple[ProviderId, str], int]
 
 
 @pytest.mark.timeout(TIMEOUT_S)
@@ -93,7 +90,7 @@ def an_oracle(world: World) -> Oracle:
             which: PlainProvider(
                 root=PARENTS[which] or which,
                 cell=CELLS[which],
-                stocks={resource: plain_inventory(inventory) for resource, inventory in holds.items()},
+                stocks=dict(holds),
                 generation=1,
             )
             for which, holds in world.shelves.items()
@@ -105,36 +102,13 @@ def an_oracle(world: World) -> Oracle:
     )
 
 
-def plain_inventory(inventory: ReportedInventory) -> PlainInventory:
-    return PlainInventory(
-        total=inventory.total,
-        reserved=inventory.reserved,
-        ratio=inventory.allocation_ratio,
-        min_unit=inventory.min_unit,
-        max_unit=inventory.max_unit,
-        step_size=inventory.step_size,
-    )
-
-
 async def restock(client: StoreClient, oracle: Oracle, restocked: Restock) -> None:
     standing = oracle.providers[restocked.provider]
-    new = plain_inventory(restocked.inventory)
-    if standing.stocks[restocked.resource] != new:
-        standing.stocks[restocked.resource] = new
+    if standing.stocks[restocked.resource] != restocked.inventory:
+        standing.stocks[restocked.resource] = restocked.inventory
         standing.generation += 1
         oracle.shapes[standing.root] += 1
-    holds = {
-        resource: ReportedInventory(
-            total=stock.total,
-            reserved=stock.reserved,
-            min_unit=stock.min_unit,
-            max_unit=stock.max_unit,
-            step_size=stock.step_size,
-            allocation_ratio=stock.ratio,
-        )
-        for resource, stock in standing.stocks.items()
-    }
-    await client.report(report_of(restocked.provider, holds))
+    await client.report(report_of(restocked.provider, standing.stocks))
 
 
 def plainly(verdict: ClaimVerdict) -> Said:  # noqa: C901, PLR0911 - one for each kind of verdict
@@ -143,7 +117,7 @@ def plainly(verdict: ClaimVerdict) -> Said:  # noqa: C901, PLR0911 - one for eac
         case Claimed():
             return ("claimed",)
         case AlreadyClaimed(attempt=attempt, share=share):
-            return ("already claimed", attempt, share.host, frozenset(summed(share).items()))
+            return ("already claimed", attempt, share.host, frozenset(summed(share.amounts).items()))
         case Superseded(attempt=attempt, ended=ended):
             return ("superseded", attempt, ended)
         case Released(freed=freed):
@@ -170,7 +144,11 @@ def plainly(verdict: ClaimVerdict) -> Said:  # noqa: C901, PLR0911 - one for eac
 
 async def assert_same_books(client: StoreClient, oracle: Oracle) -> None:
     states = await client.providers()
-    assert usage(states) == {
+    assert {
+        (which, resource): inventory.used
+        for which, state in states.items()
+        for resource, inventory in state.inventories.items()
+    } == {
         (which, resource): oracle.used(which, resource)
         for which, standing in oracle.providers.items()
         for resource in standing.stocks
@@ -181,19 +159,7 @@ async def assert_same_books(client: StoreClient, oracle: Oracle) -> None:
     ledger = await client.ledger(*[a_release(who) for who in CONSUMERS])
     for who in CONSUMERS:
         row, past = ledger.consumers[who.int], oracle.pasts.get(who)
-        assert total(ledger.held.get(who.int, ())) == (past.holds if past else {})
+        assert summed(ledger.held.get(who.int, ())) == (past.holds if past else {})
         assert (row.attempt, row.generation, row.ended_at is not None, row.host) == (
             (past.attempt, past.generation, past.ended, past.host) if past else (0, 0, False, None)
         )
-
-
-def usage(states: dict[ProviderId, ProviderState]) -> Usage:
-    return {
-        (which, resource): inventory.used
-        for which, state in states.items()
-        for resource, inventory in state.inventories.items()
-    }
-
-
-def total(held: Sequence[ResourceAmount]) -> Amounts:
-    return {(amount.provider, amount.resource): amount.amount for amount in held}
