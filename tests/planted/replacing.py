@@ -41,9 +41,8 @@ def planted(name: str, owner: Any, attribute: str, *, world: str = "", harm: str
     """
 
     def register(by: F) -> F:
-        made = functools.partial(_with_the_real, by)
         planted_by(name, owner, attribute, world=world, harm=harm)(
-            functools.update_wrapper(made, by, ("__module__",))
+            functools.update_wrapper(around(by), by, ("__module__",))
         )
         return by
 
@@ -76,6 +75,11 @@ def planted_as(name: str, *, world: str = "", harm: str = "") -> Callable[[F], F
         return bug
 
     return register
+
+
+def around(by: Callable[..., Any]) -> functools.partial[Callable[..., Any]]:
+    """For `replaced`: the function is called in place of the real one, and gets that first."""
+    return functools.partial(_with_the_real, by)
 
 
 def _with_the_real(by: Callable[..., Any], real: Any) -> Callable[..., Any]:

@@ -60,7 +60,7 @@ from placement_worker.admin_writes import WriteBatcher
 from placement_worker.store_sql import PlacementStore
 from placement_worker.view import ProviderReplica, ProviderView
 from placement_worker.wiring import STANDARD
-from tests.simulation.faulty_database import CommitObserver, FaultyDatabase
+from tests.simulation.faulty_database import FaultyDatabase
 from tests.simulation.findings import Findings
 from tests.simulation.loop import until_s
 from tests.simulation.plan import (
@@ -423,13 +423,10 @@ PAGE = 20
 
 
 class Admins:
-    def __init__(
-        self, plan: Plan, findings: Findings, books: InspectableStore, observer: CommitObserver
-    ) -> None:
+    def __init__(self, plan: Plan, findings: Findings, books: InspectableStore) -> None:
         self._plan = plan
         self._findings = findings
         self._books = books
-        self._observer = observer
         # The view of the HTTP server's latest incarnation; compared with the books at the end.
         self.view: ProviderView | None = None
 
@@ -445,7 +442,7 @@ class Admins:
             tasks.create_task(self._work(process, BusApi(station)))
 
     async def _serve(self, process: SimProcess) -> None:
-        store = PlacementStore(FaultyDatabase(self._books.tables, process, self._observer))
+        store = PlacementStore(FaultyDatabase(self._books.tables, process))
         view = self.view = ProviderView(store, PAGE)
         batcher = WriteBatcher(store, STANDARD, process.clock)
         await self._work(process, HttpServerApi(batcher, view, store, self._books, self._findings))

@@ -183,6 +183,7 @@ class OutagesChecker:
         self._heard_s = dict.fromkeys(CELLS, 0.0)
 
     def beat(self, cell: str, works: bool) -> None:  # noqa: FBT001 - a value of the message
+        """A conductor of this cell says whether it can work."""
         if works:
             self._heard_s[cell] = self._findings.now_s
 

@@ -5,23 +5,20 @@ may still fail, and everything must settle.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import Context
 from datetime import datetime, timedelta
 from typing import Any
 
 from bus.definitions import rights_by_user
 from bus.memory import MemoryBroker
-from bus.message import Parcel
 from bus.topology import Limits, feed_queue, objects_of, user_of
-from cell_conductor.core.rows import CellHost, Instance
-from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder
+from compute_sim.core.attempts import HostOrder
 from engine.flavors import InstanceId, RequestId, instance_id_of
 from engine.hosts import HostState
 from ironic_sync.core.ordering import believed_missing
 from ironic_sync.store_sql import IronicStore
-from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Quota, TreeChanges
-from scheduler_worker.core.aggregates import KeptAggregate
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation import faults as may
 from tests.simulation.admins import Admins
@@ -37,9 +34,9 @@ from tests.simulation.drawing_worlds import LATER
 from tests.simulation.faulty_broker import FaultyBroker
 from tests.simulation.faulty_database import FaultyDatabase
 from tests.simulation.findings import Findings
-from tests.simulation.foreign_owners import Owned
+from tests.simulation.foreign_owners import Target
 from tests.simulation.host_history import HostHistories, short_id
-from tests.simulation.intruders import CLIENT, RIVAL, Intruders, Target
+from tests.simulation.intruders import CLIENT, RIVAL, Intruders
 from tests.simulation.ironic import IronicWorld, watched_nodes
 from tests.simulation.nodes_checker import NodesChecker
 from tests.simulation.plan import CELLS, Plan
@@ -91,17 +88,16 @@ class Cloud:
         self._objects = objects_of(CELLS, limits=Limits())
         rights = rights_by_user(self._objects.exchanges, CELLS, applications=(CLIENT, RIVAL))
         self.memory = MemoryBroker(rights.values())
-        self.traffic = Traffic(self.findings, rights)
-        self.traffic.on_beat(self.outages.beat)
+        self.traffic = Traffic(self.findings, rights, self.outages)
         self.ironic = IronicWorld(plan, self.findings, self.memory, self.nodes) if plan.nodes else None
         # The instances that this cloud may deploy on nodes.
         self.instance_ids = plan.instance_ids
-        self.workers = Workers(plan, self.rows, self, self.nodes, self.ironic)
+        self.workers = Workers(plan, self.rows, self.nodes, self.ironic)
         self._feeds = FeedsChecker(self.findings, self.rows.books, self.workers.pictures)
         self.client = Client(plan, self.findings)
         self._operator = Operator(plan, self.findings)
         self.write_oracle = WriteOracle(self.findings, self.rows.books)
-        self.admins = Admins(plan, self.findings, self.rows.books, self)
+        self.admins = Admins(plan, self.findings, self.rows.books)
         self._auditor = Auditor(self.real_instances, self.books)
         self.intruders = Intruders(self.findings, self.memory, rights, self)
         # The names of hosts that several cells have, in lower case, about which a scheduler has raised an alarm.
@@ -192,7 +188,7 @@ class Cloud:
         self.cells.silence.disturbed(name)
         if name in API:
             self.outages.scheduler_started()
-        broker = FaultyBroker(self.memory, _user(name), process, self.traffic)
+        broker = FaultyBroker(self.memory, _user(name), process)
         process.start(self._watched(process, broker))
 
     async def _watched(self, process: SimProcess, broker: FaultyBroker) -> None:
@@ -266,7 +262,7 @@ class Cloud:
         if self.ironic is None:
             return
         self.ironic.mend()
-        store = IronicStore(FaultyDatabase(self.rows.nodes.tables, self._processes["operator"], self.nodes))
+        store = IronicStore(FaultyDatabase(self.rows.nodes.tables, self._processes["operator"]))
         rows = (await store.read([each.id for each in await store.owners()])).values()
         if lost := [row.id for row in rows if row.missing_since_us and self.ironic.has_lost(row.id)]:
             async with store.transaction() as transaction:
@@ -428,15 +424,14 @@ class Cloud:
     def targets(self) -> list[Target]:
         return [
             Target(
-                row.id, row.request_id, row.order.cell, row.host.share.host, row.host.name, row.host_attempt
+                row.id,
+                row.request_id,
+                row.order.cell,
+                row.host.share.host,
+                row.host.name,
+                row.host_attempt,
+                row.order.group,
             )
-            for row in self.cells.rows.values()
-            if row.state == "active" and row.host is not None and row.order is not None
-        ]
-
-    def owned(self) -> list[Owned]:
-        return [
-            Owned(row.id, row.order.cell, row.host.share.host, row.order.group)
             for row in self.cells.rows.values()
             if row.state == "active" and row.host is not None and row.order is not None
         ]
@@ -461,17 +456,11 @@ class Cloud:
     def answer_queues(self) -> list[str]:
         return [queue for name, queue in self.traffic.answers_of.items() if name in API]
 
-    def on_next_question(self, tell: Callable[[Parcel], None]) -> None:
-        self.traffic.on_next_question(tell)
-
     # Called by the stores at each commit
 
     def locks(self, kind: str, *, after: Sequence[str]) -> None:
         if any(LOCK_ORDER.index(earlier) > LOCK_ORDER.index(kind) for earlier in after):
             self.findings.breaks("one lock order for every writer", f"{kind} are locked after {after}")
-
-    def books_opened(self) -> None:
-        self.write_oracle.opened()
 
     def books_written(
         self, orders: Sequence[ClaimOrder], written: Sequence[ClaimChanges | TreeChanges]
@@ -483,9 +472,6 @@ class Cloud:
             self.nodes.written(orders, written)
         self.write_oracle.written(written)
 
-    def quotas_written(self, written: Sequence[Quota]) -> None:
-        self.books.quotas.limits_written(written)
-
     def requests_written(self, rows: Iterable[InstanceRow], hosts: Sequence[HostState]) -> None:
         for host in hosts:
             self.hosts.registered(host)
@@ -493,23 +479,6 @@ class Cloud:
         self.outages.written(rows, self.requests.rows)
         self.flavors.written(rows, self.requests.rows)
         self.requests.written(rows)
-
-    def aggregates_written(self, written: Sequence[KeptAggregate]) -> None:
-        self.demands.aggregates_written(written)
-
-    def cell_written(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None:
-        self.cells.written(rows, forgotten)
-
-    def cell_hosts_written(self, hosts: Sequence[CellHost]) -> None:
-        for host in hosts:
-            self.hosts.set_in_cell(host)
-
-    def attempts_changed(self, attempts: Sequence[AttemptRecord]) -> None:
-        self.real_instances.attempts_changed(attempts)
-        self.hosts.attempts_changed(attempts)
-
-    def disk_written(self, order: BuildOrder) -> None:
-        self.real_instances.disk_written(order)
 
     def cannot_give(self, order: HostOrder, words: str) -> None:
         self.findings.breaks(

@@ -5,8 +5,7 @@ Where a claim of the attacker is needed, it is for a consumer of its own, which 
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from msgspec import Struct
@@ -15,45 +14,37 @@ from bus.message import Message
 from bus.messages.hosts import HostsReported
 from bus.messages.placement import ClaimResources, Heir, ReleaseClaim, SwapClaim
 from bus.topology import user_of
-from engine.flavors import InstanceId
+from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostFacts
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, ServerGroup, Share
 from tests.simulation.plan import CELLS
+
+if TYPE_CHECKING:
+    from tests.simulation.cloud import Cloud
 
 RIVAL_PROJECT = "rival"
 # Every host has so much of it, also one whose CPUs are in NUMA nodes.
 AMOUNT = "DISK_GB"
 
 
-class Owned(Struct, frozen=True):
-    """An active instance: its cell, its host, and its server group."""
+class Target(Struct, frozen=True):
+    """An active instance, with what an attacker needs to know of it."""
 
     instance: InstanceId
+    request: RequestId
     cell: str
     host: ProviderId
+    host_name: str
+    attempt: int
     group: ServerGroup | None
-
-
-class OwnersKnowledge(Protocol):
-    """What an attacker may know about the cloud."""
-
-    def owned(self) -> list[Owned]: ...
-
-    def upcoming(self) -> Mapping[InstanceId, str]:
-        """Instances that are booted later, and the cell that each is bound to."""
-
-    def unused_names(self, cell: str) -> list[str]:
-        """The names of hosts of the cell that no order names."""
-
-    def now(self) -> datetime: ...
 
 
 Forged = tuple[str, Message]
 
 
-def _foreign_group(known: OwnersKnowledge, chance: random.Random) -> Iterator[Forged]:
+def _foreign_group(known: "Cloud", chance: random.Random) -> Iterator[Forged]:
     """A cell claims for an instance of another project in a server group."""
-    there = [each for each in known.owned() if each.group is not None and each.group.policy != "affinity"]
+    there = [each for each in known.targets() if each.group is not None and each.group.policy != "affinity"]
     for host, cell in _own_host(known, chance) if there else ():
         own = _own_consumer(chance)
         claim = _claim(known, own, cell, host, chance.choice(there).group)
@@ -61,10 +52,10 @@ def _foreign_group(known: OwnersKnowledge, chance: random.Random) -> Iterator[Fo
         yield user_of("conductor", cell), _release(known, own, cell)
 
 
-def _foreign_heir(known: OwnersKnowledge, chance: random.Random) -> Iterator[Forged]:
+def _foreign_heir(known: "Cloud", chance: random.Random) -> Iterator[Forged]:
     """A cell swaps a consumer of its own, and names another cell's instance as the heir of what it gives up."""
     for host, cell in _own_host(known, chance):
-        theirs = [each for each in known.owned() if each.cell != cell]
+        theirs = [each for each in known.targets() if each.cell != cell]
         if theirs:
             own = _own_consumer(chance)
             claim = _claim(known, own, cell, host, None)
@@ -82,14 +73,14 @@ def _foreign_heir(known: OwnersKnowledge, chance: random.Random) -> Iterator[For
             yield user_of("conductor", cell), _release(known, own, cell)
 
 
-def _foreign_tombstone(known: OwnersKnowledge, _chance: random.Random) -> Iterator[Forged]:
+def _foreign_tombstone(known: "Cloud", _chance: random.Random) -> Iterator[Forged]:
     """A cell releases what another cell will claim."""
     for instance, cell in known.upcoming().items():
         other = next(each for each in CELLS if each != cell)
         yield user_of("conductor", other), _release(known, ConsumerId(instance), other)
 
 
-def _foreign_name(known: OwnersKnowledge, chance: random.Random) -> Iterator[Forged]:
+def _foreign_name(known: "Cloud", chance: random.Random) -> Iterator[Forged]:
     """A cell reports a host with the name of another cell's."""
     cell = chance.choice(CELLS)
     names = known.unused_names(next(each for each in CELLS if each != cell))
@@ -97,7 +88,7 @@ def _foreign_name(known: OwnersKnowledge, chance: random.Random) -> Iterator[For
     yield user_of("compute", cell), HostsReported(cell=cell, hosts=(facts,), sequence=1)
 
 
-FOREIGN_ATTACKS: Mapping[str, Callable[[OwnersKnowledge, random.Random], Iterator[Forged]]] = {
+FOREIGN_ATTACKS: Mapping[str, Callable[["Cloud", random.Random], Iterator[Forged]]] = {
     "foreign_group": _foreign_group,
     "foreign_heir": _foreign_heir,
     "foreign_tombstone": _foreign_tombstone,
@@ -105,9 +96,9 @@ FOREIGN_ATTACKS: Mapping[str, Callable[[OwnersKnowledge, random.Random], Iterato
 }
 
 
-def _own_host(known: OwnersKnowledge, chance: random.Random) -> Iterator[tuple[ProviderId, str]]:
+def _own_host(known: "Cloud", chance: random.Random) -> Iterator[tuple[ProviderId, str]]:
     """A host that has an instance of its cell, at random; none if no instance is active."""
-    if there := known.owned():
+    if there := known.targets():
         one = chance.choice(there)
         yield one.host, one.cell
 
@@ -117,7 +108,7 @@ def _own_consumer(chance: random.Random) -> ConsumerId:
 
 
 def _claim(
-    known: OwnersKnowledge, own: ConsumerId, cell: str, host: ProviderId, group: ServerGroup | None
+    known: "Cloud", own: ConsumerId, cell: str, host: ProviderId, group: ServerGroup | None
 ) -> ClaimResources:
     amounts = (ResourceAmount(provider=host, resource=AMOUNT, amount=1),)
     return ClaimResources(
@@ -132,5 +123,5 @@ def _claim(
     )
 
 
-def _release(known: OwnersKnowledge, consumer: ConsumerId, cell: str) -> ReleaseClaim:
+def _release(known: "Cloud", consumer: ConsumerId, cell: str) -> ReleaseClaim:
     return ReleaseClaim(cell=cell, consumer=consumer, attempt=200, issued_at=known.now())

@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import Context
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 
 from bus import message as headers
 from bus.codec import CODEC, encode, known_messages
@@ -30,16 +30,19 @@ from bus.messages.hosts import HostsReported, SetHost
 from bus.messages.placement import ReleaseClaim, ReportInventory
 from bus.topology import REPLY, Application, Destination, Kind, destination_of, user_of
 from bus.workers.dead_letters import DeadLetter
-from engine.flavors import Flavor, InstanceId, RequestId
+from engine.flavors import Flavor, RequestId
 from engine.hosts import HostFacts
-from engine.inventories import ConsumerId, ProviderId
+from engine.inventories import ConsumerId
 from kit.errors import Interrupted
 from tests.simulation.faults import CURSED, FORGERIES, Hostile
 from tests.simulation.findings import Findings
-from tests.simulation.foreign_owners import FOREIGN_ATTACKS, RIVAL_PROJECT, OwnersKnowledge
+from tests.simulation.foreign_owners import FOREIGN_ATTACKS, RIVAL_PROJECT, Target
 from tests.simulation.loop import until_s
 from tests.simulation.plan import CELLS
 from tests.unit.examples import EXAMPLES
+
+if TYPE_CHECKING:
+    from tests.simulation.cloud import Cloud
 
 CLIENT = Application("people", admin=True)
 # An application with a project of its own that owns no instance.
@@ -52,32 +55,6 @@ ANSWERS_GUESSED = 6
 PUBLISHED_AGAIN_S = 1.0
 # Long after each attack: the alarm must have been raised although workers die and messages come late.
 ALARM_BY_S = 32.0
-
-
-class Target(Struct, frozen=True):
-    """An active instance, with the ids that an attacker needs."""
-
-    instance: InstanceId
-    request: RequestId
-    cell: str
-    host: ProviderId
-    host_name: str
-    attempt: int
-
-
-class IntruderKnowledge(OwnersKnowledge, Protocol):
-    """What an intruder may know about the cloud."""
-
-    # The names of hosts that several cells have, in lower case, about which a scheduler has raised an alarm.
-    alarms: set[str]
-
-    def targets(self) -> list[Target]: ...
-
-    def answer_queues(self) -> list[str]:
-        """The queues that schedulers read answers from at present."""
-
-    def on_next_question(self, tell: Callable[[Parcel], None]) -> None:
-        """Call `tell` with the next question of a scheduler, ids included."""
 
 
 # A pattern for the dead letter's reason, for each kind of broken body.
@@ -124,12 +101,12 @@ class Intruders:
         findings: Findings,
         memory: MemoryBroker,
         rights: Mapping[str, Rights],
-        knowledge: IntruderKnowledge,
+        cloud: "Cloud",
     ) -> None:
         self._findings = findings
         self._memory = memory
         self._rights = rights
-        self._knowledge = knowledge
+        self._cloud = cloud
         # What each attack sent, by its mark.
         self.sent: dict[str, str] = {}
         self._senders: dict[str, set[str]] = {}
@@ -141,7 +118,7 @@ class Intruders:
         chance = random.Random(fault.seed)
         mark = f"{MARK}{len(self.sent)}-"
         if fault.content == "wrong_answer":
-            self._knowledge.on_next_question(partial(self._answer_wrongly, mark))
+            self._cloud.traffic.on_next_question(partial(self._answer_wrongly, mark))
         elif fault.content in FORGERIES:
             await self._forge(fault.content, mark, chance)
         elif fault.content in FOREIGN_ATTACKS:
@@ -161,7 +138,7 @@ class Intruders:
         example = _in_cell(_EXAMPLES[fault.message_type], chance.choice(CELLS))
         address = destination_of(example)
         if address.exchange == REPLY:
-            queues = self._knowledge.answer_queues()
+            queues = self._cloud.answer_queues()
             if not queues:
                 return
             address = Destination(REPLY, chance.choice(queues), address.kind)
@@ -186,12 +163,12 @@ class Intruders:
     # Messages
 
     async def _forge(self, what: str, mark: str, chance: random.Random) -> None:
-        targets = self._knowledge.targets()
+        targets = self._cloud.targets()
         if not targets:
             return
         target = chance.choice(targets)
         other = next(cell for cell in CELLS if cell != target.cell)
-        for user, message, address, extra in _FORGED[what](target, other, self._knowledge.answer_queues()):
+        for user, message, address, extra in _FORGED[what](target, other, self._cloud.answer_queues()):
             self._record(
                 what,
                 mark,
@@ -205,7 +182,7 @@ class Intruders:
                     self._findings.breaks(AUTHORITY, f"{user} may publish {address.routing_key} to {REPLY}")
 
     async def _attack_owner(self, what: str, mark: str, chance: random.Random) -> None:
-        for user, message in FOREIGN_ATTACKS[what](self._knowledge, chance):
+        for user, message in FOREIGN_ATTACKS[what](self._cloud, chance):
             address = destination_of(message)
             self._record(what, mark, f"{user} publishes {address.routing_key}", user)
             # Nothing may stay of its own claim.
@@ -213,7 +190,7 @@ class Intruders:
                 await asyncio.sleep(PUBLISHED_AGAIN_S)
             if isinstance(message, HostsReported):
                 await until_s(ALARM_BY_S)
-                if missing := {each.name.lower() for each in message.hosts} - self._knowledge.alarms:
+                if missing := {each.name.lower() for each in message.hosts} - self._cloud.alarms:
                     self._findings.breaks(
                         AUTHORITY, f"no alarm about {sorted(missing)}, which two cells have"
                     )

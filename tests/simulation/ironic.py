@@ -37,7 +37,7 @@ from laboratory.ironic.script import BmcSilent, Loses
 from laboratory.ironic.work import IronicOrder
 from tests.ironic_clients.allocations import Allocation, Allocations
 from tests.ironic_clients.nodes import create, delete, set_traits
-from tests.planted.replacing import replaced
+from tests.planted.replacing import around, replaced
 from tests.simulation.findings import Findings
 from tests.simulation.loop import until_s
 from tests.simulation.nodes_checker import NodesChecker, id_of
@@ -435,17 +435,14 @@ def as_api_answer(node: SimulatedNode) -> known.Node:
 def watched_nodes(nodes: NodesChecker) -> Iterator[None]:
     """Report each change of a node at Ironic to the checker."""
 
-    def reporting(real: Callable[..., None]) -> Callable[..., None]:
-        def change(table: NodeTable, node: SimulatedNode, *others: SimulatedNode) -> None:
-            real(table, node, *others)
-            nodes.changed(id_of(node), table.nodes.get(node.uuid))
-
-        return change
+    def change(real: Any, table: NodeTable, node: SimulatedNode, *others: SimulatedNode) -> None:
+        real(table, node, *others)
+        nodes.changed(id_of(node), table.nodes.get(node.uuid))
 
     with (
-        replaced(NodeTable, "add", reporting),
-        replaced(NodeTable, "replace", reporting),
-        replaced(NodeTable, "remove", reporting),
+        replaced(NodeTable, "add", around(change)),
+        replaced(NodeTable, "replace", around(change)),
+        replaced(NodeTable, "remove", around(change)),
     ):
         yield
 

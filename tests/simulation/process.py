@@ -11,7 +11,13 @@ from collections import Counter
 from collections.abc import Coroutine, Generator
 from contextvars import Context, ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from bus.memory.broker import MemoryConnection, MemoryWire
+from kit.errors import ConnectionLost
+
+if TYPE_CHECKING:
+    from tests.simulation.cloud import Cloud
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 # Chance depends on the names that these processes had when the kept seeds were found.
@@ -23,28 +29,12 @@ SLOW_S_MAX = 0.02
 AnyCoroutine = Coroutine[Any, Any, Any] | Generator[Any, None, Any]
 
 
-class Cuttable(Protocol):
-    def end(self, why: str) -> None: ...
-
-
-class ProcessObserver(Protocol):
-    """Is told of faults, connections that break and can be made again, and deaths of processes."""
-
-    def fired(self, fault: str, process: str) -> None: ...
-
-    def was_cut(self, process: str) -> None: ...
-
-    def came_back(self, process: "SimProcess") -> None: ...
-
-    def died(self, process: "SimProcess", *, quiet_s: float) -> None: ...
-
-
 class SimProcess:
     """One life of a simulated process. `name` is its role and number, and passes to its successor; `incarnation`
     tells the two apart.
     """
 
-    def __init__(self, name: str, incarnation: int, seed: int, observer: ProcessObserver) -> None:
+    def __init__(self, name: str, incarnation: int, seed: int, cloud: "Cloud") -> None:
         self.name = name
         self.incarnation = incarnation
         chance_seed = f"{seed} {CHANCE_NAMES.get(name, name)} {incarnation}"
@@ -53,9 +43,9 @@ class SimProcess:
         # The time of the last call of slow_s, and the number of calls at that same time.
         self._slow_asked_s, self._in_a_row = -1.0, 0
         self.is_dead = False
-        self.connections: dict[Cuttable, None] = {}
+        self.connections: dict[MemoryConnection, None] = {}
         self.clock_offset_s = 0.0
-        self._observer = observer
+        self.cloud = cloud
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._loop = asyncio.get_running_loop()
         self._online = asyncio.Event()
@@ -114,7 +104,7 @@ class SimProcess:
         return point in self._armed_crashes
 
     def fired(self, fault: str, of: str = "") -> None:
-        self._observer.fired(fault, f"{self.full_name} {of}".rstrip())
+        self.cloud.fired(fault, f"{self.full_name} {of}".rstrip())
 
     async def point(self, point: str) -> None:
         """A place in the code where a crash may fire that was armed for it. A dead process gets no further than this."""
@@ -137,7 +127,7 @@ class SimProcess:
         if self.is_dead:
             return
         self.is_dead = True
-        self._observer.died(self, quiet_s=quiet_s)
+        self.cloud.died(self, quiet_s=quiet_s)
         self.cut("its process died")
         self._cancel_all()
 
@@ -145,7 +135,14 @@ class SimProcess:
         connections, self.connections = self.connections, {}
         for connection in connections:
             connection.end(why)
-        self._observer.was_cut(self.name)
+        self.cloud.was_cut(self.name)
+
+    def lose(self, wire: MemoryWire, why: str) -> NoReturn:
+        """The connection of this wire breaks."""
+        for connection in self.connections:
+            if vars(connection)["_wire"] is wire:
+                connection.end(why)
+        raise ConnectionLost(why)
 
     def go_offline(self) -> None:
         self._online.clear()
@@ -154,7 +151,7 @@ class SimProcess:
     def go_online(self) -> None:
         if not self._online.is_set():
             self._online.set()
-            self._observer.came_back(self)
+            self.cloud.came_back(self)
 
     def pause(self, for_s: float) -> None:
         """Suspend the process. Everything that it does with other processes waits this long, including operations

@@ -6,7 +6,7 @@ import itertools
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
@@ -16,10 +16,11 @@ from msgspec import Struct
 
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import Outbox
-from tests.planted.replacing import replaced
+from tests.planted.replacing import around, replaced
 from tests.simulation.cloud import Cloud
 from tests.simulation.decision_watch import watched_decisions
 from tests.simulation.faults import IN_OUTBOX
+from tests.simulation.faulty_broker import watched_channels
 from tests.simulation.faulty_database import watched_stores
 from tests.simulation.findings import Broken
 from tests.simulation.loop import StoppedRun, bounded_cpu, on_bound, run_simulated, until_s
@@ -67,39 +68,35 @@ async def _simulate(plan: Plan, until_s: float | None) -> Outcome:
     loop.set_exception_handler(lambda _loop, _context: None)
     cloud = Cloud(plan)
     watched = watched_decisions(cloud.findings.count, cloud.write_oracle.judged, cloud.books.groups.refused)
-    looks = replaced(HostRegistry, "look", partial(_watched_looks, cloud.alarms))
-    outbox = replaced(Outbox, "publish", _may_die_in_outbox)
-    with watched, watched_stores(cloud.now), looks, outbox, installed_plugins():
+    looks = replaced(HostRegistry, "look", around(partial(_watched_look, cloud.alarms)))
+    outbox = replaced(Outbox, "publish", around(_may_die_in_outbox))
+    with watched, watched_stores(cloud.now), watched_channels(), looks, outbox, installed_plugins():
         return await _run_cloud(cloud, until_s)
 
 
-def _watched_looks(alarms: set[str], real: Callable[[Any], None]) -> Callable[[Any], None]:
+def _watched_look(alarms: set[str], real: Any, registry: Any) -> None:
     """Note the names of hosts about which a scheduler has raised an alarm."""
-
-    def look(registry: Any) -> None:
-        real(registry)
-        (clashes,) = registry.readings
-        alarms.update(name for (name,) in clashes.by_labels)
-
-    return look
+    real(registry)
+    (clashes,) = registry.readings
+    alarms.update(name for (name,) in clashes.by_labels)
 
 
-def _may_die_in_outbox(real: Callable[..., Any]) -> Callable[..., Any]:
-    class Dying:
-        def __init__(self, publisher: Any) -> None:
-            self._publisher = publisher
+class _Dying:
+    """A publisher of messages whose rows are committed: the process may die before it sends them."""
 
-        async def send_all(self, *sent: Any) -> None:
-            if (process := RUNNING.get()) is not None:
-                await process.point(IN_OUTBOX)
-            await self._publisher.send_all(*sent)
+    def __init__(self, publisher: Any) -> None:
+        self._publisher = publisher
 
-    async def publish(self: Any, told: Any) -> None:
-        dying = copy(self)
-        vars(dying)["_publisher"] = Dying(self._publisher)
-        await real(dying, told)
+    async def send_all(self, *sent: Any) -> None:
+        if (process := RUNNING.get()) is not None:
+            await process.point(IN_OUTBOX)
+        await self._publisher.send_all(*sent)
 
-    return publish
+
+async def _may_die_in_outbox(real: Any, self: Any, told: Any) -> None:
+    dying = copy(self)
+    vars(dying)["_publisher"] = _Dying(self._publisher)
+    await real(dying, told)
 
 
 async def _run_cloud(cloud: Cloud, end_s: float | None) -> Outcome:

@@ -21,7 +21,9 @@ HOST = HeardHost(ProviderId(UUID(int=1)), None)
 
 class Deaf:
     def __getattr__(self, _name: str) -> Any:
-        return lambda *_, **__: None
+        return self
+
+    def __call__(self, *_: object, **__: object) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ def test_what_a_transaction_wrote_stays_if_the_fault_came_after_its_commit(fault
         asyncio.get_running_loop().set_task_factory(owned_task)
         nobody = cast("Any", Deaf())
         process, tables = SimProcess("conductor-c1-1", 1, 1, nobody), Tables("cell_conductor")
-        store = ConductorStore(FaultyDatabase(tables, process, nobody), "c1", clock=process.clock)
+        store = ConductorStore(FaultyDatabase(tables, process), "c1", clock=process.clock)
 
         async def write() -> None:
             with suppress(Transient):

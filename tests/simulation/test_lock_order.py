@@ -22,7 +22,7 @@ def test_a_batch_of_reshapes_locks_all_consumers_before_any_tree() -> None:
     async def written() -> str:
         cloud = Cloud(draw(1))
         process = SimProcess("placement-1", 1, 1, cloud)
-        store = PlacementStore(FaultyDatabase(cloud.rows.books.tables, process, cloud))
+        store = PlacementStore(FaultyDatabase(cloud.rows.books.tables, process))
         handler = write_handlers(STANDARD, lambda: AT)[Reshape]
         assert callable(handler)
         with watched_stores(cloud.now):

@@ -13,6 +13,7 @@ from bus.message import REPLY, Parcel, type_of
 from bus.messages import TYPES
 from bus.queues import DEAD, IRONIC_EVENTS
 from bus.topology import broker_user_of, user_of
+from tests.simulation.boots_checkers import OutagesChecker
 from tests.simulation.faults import Duplicate, Nack, Unroutable
 from tests.simulation.findings import Findings
 from tests.simulation.process import SimProcess
@@ -26,9 +27,10 @@ WORK_QUEUE_ENDS = (".work", ".requests", ".events")
 
 
 class Traffic:
-    def __init__(self, findings: Findings, rights: Mapping[str, Rights]) -> None:
+    def __init__(self, findings: Findings, rights: Mapping[str, Rights], outages: OutagesChecker) -> None:
         self._findings = findings
         self._rights = rights
+        self._outages = outages
         self._allowed: dict[tuple[str, str, str], bool] = {}
         self._copies: deque[Duplicate] = deque()
         # How many more parcels with this start of the key are refused, and whether a queue stores them all the same.
@@ -44,11 +46,6 @@ class Traffic:
         self.answers_of: dict[str, str] = {}
         # Callbacks that wait for the next question of a scheduler.
         self._question_listeners: list[Callable[[Parcel], None]] = []
-        self._tell_beat: Callable[[str, bool], None] = lambda _cell, _works: None
-
-    def on_beat(self, tell: Callable[[str, bool], None]) -> None:
-        """Call this at each heartbeat of a conductor, with its cell, and whether it says that it can work."""
-        self._tell_beat = tell
 
     # Faults to apply to parcels
 
@@ -135,7 +132,7 @@ class Traffic:
         if (kind := _type_in(parcel.routing_key)) in TYPES:
             self._findings.count("type", kind)
             if kind == "conductor.beat":
-                self._tell_beat(parcel.routing_key.rpartition(".")[2], b'"trouble"' not in parcel.body)
+                self._outages.beat(parcel.routing_key.rpartition(".")[2], b'"trouble"' not in parcel.body)
         if not allowed:
             self._findings.breaks(
                 "no up-calls", f"{process.full_name} publishes {parcel.routing_key} to {parcel.exchange}"

@@ -3,36 +3,33 @@ them.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from compute_sim.core.attempts import AttemptRecord, BuildOrder, HostOrder, Work
 from compute_sim.core.hosts import Pool
 from compute_sim.handlers import ComputeStore
 from laboratory.computes.faults import FaultScript
 from laboratory.computes.hosts import SimulatedHost
-from tests.simulation.faulty_database import CommitObserver
 from tests.simulation.given_shares import CountingDriver
 from tests.simulation.plan import child_of
 from tests.simulation.process import SimProcess
 
+if TYPE_CHECKING:
+    from tests.simulation.cloud import Cloud
+
 
 class WatchedDriver(CountingDriver):
     def __init__(
-        self,
-        host: SimulatedHost,
-        script: FaultScript,
-        pools: Sequence[Pool],
-        disk_written: Callable[[BuildOrder], None],
-        cannot_give: Callable[[HostOrder, str], None],
+        self, host: SimulatedHost, script: FaultScript, pools: Sequence[Pool], cloud: "Cloud"
     ) -> None:
         super().__init__(host, script, pools)
-        self._disk_written = disk_written
-        self._cannot_give = cannot_give
+        self._cloud = cloud
         self._foreign = child_of(host.name)
 
     def begin(self, order: HostOrder, at_s: float) -> Work:
         if isinstance(order, BuildOrder):
-            self._disk_written(order)
+            self._cloud.real_instances.disk_written(order)
         return super().begin(order, at_s)
 
     def complain(self, order: HostOrder, words: str) -> None:
@@ -40,19 +37,19 @@ class WatchedDriver(CountingDriver):
         if not isinstance(order, BuildOrder) or all(
             each.provider != self._foreign for each in order.share.amounts
         ):
-            self._cannot_give(order, words)
+            self._cloud.cannot_give(order, words)
 
 
 class WatchedComputeStore(ComputeStore):
     """Reports each change of an attempt on a cell's hosts while its process is alive."""
 
-    def __init__(self, process: SimProcess, observer: CommitObserver) -> None:
+    def __init__(self, process: SimProcess) -> None:
         super().__init__(asyncio.get_running_loop().time)
         self._process = process
-        self._observer = observer
 
     async def save(self, attempts: Iterable[AttemptRecord]) -> None:
         saved = tuple(attempts)
         await super().save(saved)
         if not self._process.is_dead:
-            self._observer.attempts_changed(saved)
+            self._process.cloud.real_instances.attempts_changed(saved)
+            self._process.cloud.hosts.attempts_changed(saved)

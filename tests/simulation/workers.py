@@ -37,7 +37,7 @@ from scheduler_worker.settings import SchedulerPace, SchedulerSettings
 from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 from tests.planted.replacing import replaced
-from tests.simulation.faulty_database import CommitObserver, FaultyDatabase
+from tests.simulation.faulty_database import FaultyDatabase
 from tests.simulation.ironic import FaultyIronicApi, IronicWorld
 from tests.simulation.nodes_checker import NodesChecker
 from tests.simulation.plan import CELLS, GROUPS_OF_NODES, Plan
@@ -140,7 +140,6 @@ class Workers:
         self,
         plan: Plan,
         rows: Rows,
-        observer: CommitObserver,
         nodes: NodesChecker,
         ironic: IronicWorld | None,
     ) -> None:
@@ -148,7 +147,6 @@ class Workers:
         self._nodes = nodes
         self._ironic = ironic
         self._rows = rows
-        self._observer = observer
         # The picture of each scheduler's latest incarnation; compared with the books at the end.
         self.pictures: dict[str, Picture] = {}
 
@@ -168,12 +166,12 @@ class Workers:
         cell = rest.partition("-")[0]
         match role:
             case "placement":
-                store = PlacementStore(FaultyDatabase(self._rows.books.tables, process, self._observer))
+                store = PlacementStore(FaultyDatabase(self._rows.books.tables, process))
                 return placement_parts(
                     (station,), store, PLACEMENT, process.clock, pace=FEED_PACE, prune_every_s=3.0
                 )
             case "scheduler":
-                rows = SchedulerStore(FaultyDatabase(self._rows.requests, process, self._observer))
+                rows = SchedulerStore(FaultyDatabase(self._rows.requests, process))
                 picture = self.pictures[process.name] = Picture()
                 settings = structs.replace(
                     SCHEDULER,
@@ -192,7 +190,7 @@ class Workers:
                 )
             case "conductor":
                 own = ConductorStore(
-                    FaultyDatabase(self._rows.cells[cell], process, self._observer), cell, clock=process.clock
+                    FaultyDatabase(self._rows.cells[cell], process), cell, clock=process.clock
                 )
                 parts = conductor_parts(
                     station,
@@ -207,7 +205,6 @@ class Workers:
                 return (*parts, station)
             case "compute":
                 pools = read_pools(self._plan.pools, cell)
-                told = self._observer.disk_written
                 return compute_parts(
                     station,
                     [
@@ -215,8 +212,7 @@ class Workers:
                             host,
                             self._plan.script,
                             pools_of(pools, host.name),
-                            told,
-                            self._observer.cannot_give,
+                            process.cloud,
                         )
                         for host in self._plan.hosts[cell]
                     ],
@@ -230,7 +226,7 @@ class Workers:
                     process.clock,
                     pools=[*map(SimulatedPool, pools)],
                     pace=ComputePace(over_kept_s=600),
-                    store=WatchedComputeStore(process, self._observer),
+                    store=WatchedComputeStore(process),
                 )
             case "ironic":
                 return self._parts_of_daemon(process, broker, station)
@@ -243,7 +239,7 @@ class Workers:
         parts = ironic_parts(
             station,
             Link(broker, BUS, chance=process.chance),
-            IronicStore(FaultyDatabase(self._rows.nodes.tables, process, self._nodes)),
+            IronicStore(FaultyDatabase(self._rows.nodes.tables, process)),
             structs.replace(IRONIC, **self._plan.syncing),
             name=process.name,
             incarnation=process.full_name,
