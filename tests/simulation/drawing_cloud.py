@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Iterator
+from functools import partial
 from uuid import UUID
 
 from msgspec import structs
@@ -64,6 +65,7 @@ from tests.simulation.plan import (
     DisabledHost,
     InvalidRequest,
     Plan,
+    boot_on,
 )
 
 INSTANCES = 100
@@ -168,9 +170,11 @@ def draw_cloud(seed: int) -> Plan:
         *members,
         *(_whole_boots(random.Random(f"{seed} whole")) if is_whole else ()),
         *_boots(chance),
-        *(_on_late(chance, *each) for each in late.values()),
-        _early(random.Random(f"{seed} early")),
-        _probe(chance),
+        *(boot_on(chance, f"on-{host}", at_s, host) for host, at_s in late.values()),
+        # Before all others: its claim is delivered again after the instance is deleted and placement has pruned it.
+        boot_on(random.Random(f"{seed} early"), "early", BUSY_S[0] - 0.1),
+        # After the faults have stopped: it is active soon, and its changes show which process missed earlier ones.
+        boot_on(chance, "probe", 50.0),
     )
     if seed % POOLS_EVERY == POOLS_AT:
         # There schedulers prefer hosts that have the image.
@@ -365,10 +369,7 @@ def _deletes_of_whole(chance: random.Random, boots: tuple[Boot, ...]) -> Iterato
 
 def _faults_of_whole(chance: random.Random) -> list[Fault]:
     """Faults of the claims of boots that are built whole or not at all: a claim comes twice, late, or not at all."""
-
-    def at_s() -> float:
-        return chance.uniform(*BUSY_S)
-
+    at_s = partial(chance.uniform, *BUSY_S)
     return [
         *(Duplicate(at_s(), "", "claims", chance.choice((0.0, 0.1, 1.0, 8.0))) for _ in range(4)),
         *(Nack(at_s(), "", "claims", 1, is_stored=is_stored) for is_stored in (True, False)),
@@ -420,35 +421,6 @@ def _waits(chance: random.Random) -> tuple[tuple[Boot, ...], tuple[Delete, ...]]
     return tuple(boots), tuple(frees)
 
 
-def _on_late(chance: random.Random, host: str, at_s: float) -> Boot:
-    return Boot(
-        id=UUID(int=chance.getrandbits(128)),
-        name=f"on-{host}",
-        at_s=at_s,
-        count=1,
-        vcpus=1,
-        ram_mb=1024,
-        host=host,
-    )
-
-
-def _probe(chance: random.Random) -> Boot:
-    """A boot after the faults have stopped: it is active soon, and its changes show which process missed earlier ones."""
-    return Boot(id=UUID(int=chance.getrandbits(128)), name="probe", at_s=50.0, count=1, vcpus=1, ram_mb=1024)
-
-
-def _early(chance: random.Random) -> Boot:
-    """A boot before all others: its claim is delivered again after the instance is deleted and placement has pruned it."""
-    return Boot(
-        id=UUID(int=chance.getrandbits(128)),
-        name="early",
-        at_s=BUSY_S[0] - 0.1,
-        count=1,
-        vcpus=1,
-        ram_mb=1024,
-    )
-
-
 def _deletes(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Delete, ...]:
     """Deletes of some instances: before the request, at the same time, while the instance is placed or built, and
     long after.
@@ -495,16 +467,14 @@ def _script(chance: random.Random, names: list[str], late: dict[str, float]) -> 
     )
 
 
+def _under_faults_s(chance: random.Random) -> float:
+    return chance.uniform(*BUSY_S) + 1
+
+
 def _faults(chance: random.Random) -> list[Fault]:
-    def at_s() -> float:
-        return chance.uniform(*BUSY_S) + 1
-
-    def worker() -> str:
-        return chance.choice(WORKERS)
-
-    def anyone() -> str:
-        return chance.choice((*WORKERS, *COMPUTES, "client"))
-
+    at_s = partial(_under_faults_s, chance)
+    worker = partial(chance.choice, WORKERS)
+    anyone = partial(chance.choice, (*WORKERS, *COMPUTES, "client"))
     faults: list[Fault] = [
         *(Crash(at_s(), chance.choice((*WORKERS, *COMPUTES)), chance.uniform(0.1, 3)) for _ in range(4)),
         *(
@@ -536,12 +506,8 @@ def _faults(chance: random.Random) -> list[Fault]:
 def _faults_of_publishing(chance: random.Random) -> list[Fault]:
     """Faults of publishing: parcels that never arrive, are refused, or are confirmed late; and queues that are gone."""
 
-    def at_s() -> float:
-        return chance.uniform(*BUSY_S) + 1
-
-    def anyone() -> str:
-        return chance.choice((*WORKERS, *COMPUTES, *CONDUCTORS, "client", *ADMINS[:2]))
-
+    at_s = partial(_under_faults_s, chance)
+    anyone = partial(chance.choice, (*WORKERS, *COMPUTES, *CONDUCTORS, "client", *ADMINS[:2]))
     return [
         *(LostPublish(at_s(), anyone()) for _ in range(5)),
         *(
@@ -561,9 +527,7 @@ def _faults_of_publishing(chance: random.Random) -> list[Fault]:
 def _faults_of_databases(chance: random.Random) -> list[Fault]:
     """One fault of each kind for the database of each role."""
 
-    def at_s() -> float:
-        return chance.uniform(*BUSY_S) + 1
-
+    at_s = partial(_under_faults_s, chance)
     faults: list[Fault] = []
     for names_of_role in (API, PLACEMENT, CONDUCTORS, (HTTP_ADMIN,)):
         faults += [
@@ -580,13 +544,8 @@ def _faults_of_intruders(chance: random.Random) -> list[Fault]:
     """The attacks of intruders: each kind of broken bytes and each forgery once, and answers that are delivered again
     later.
     """
-
-    def at_s() -> float:
-        return chance.uniform(4.0, 38.0)
-
-    def seed_of_attack() -> int:
-        return chance.getrandbits(32)
-
+    at_s = partial(chance.uniform, 4.0, 38.0)
+    seed_of_attack = partial(chance.getrandbits, 32)
     return [
         *(
             Hostile(at_s(), "", content, chance.choice(MESSAGE_TYPES), seed_of_attack())
@@ -621,9 +580,7 @@ def _simultaneous_ops(chance: random.Random) -> Iterator[AdminOp]:
 
 
 def _faults_of_admins(chance: random.Random) -> list[Fault]:
-    def at_s() -> float:
-        return chance.uniform(*ADMIN_OPS_S)
-
+    at_s = partial(chance.uniform, *ADMIN_OPS_S)
     return [
         *(Duplicate(at_s(), "", key, chance.choice((0.0, 0.1, 1.0, 8.0))) for key in KEYS_OF_ADMINS),
         *(Cut(at_s(), admin) for admin in ADMINS[:2]),

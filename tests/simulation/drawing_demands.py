@@ -48,7 +48,7 @@ def with_demands(plan: Plan, chance: random.Random) -> Plan:
         plan,
         hosts=hosts,
         boots=tuple(sorted((*boots, *bursts), key=lambda boot: boot.at_s)),
-        deletes=(*deletes, *_deletes(bursts, chance)),
+        deletes=(*deletes, *deletes_soon(bursts, 0.6, chance)),
         disabled_hosts=(*plan.disabled_hosts, *_disabled_long(names, chance)),
         aggregate_orders=tuple(sorted(_aggregates(names, chance), key=lambda order: order.at_s)),
         script=structs.replace(plan.script, faults=(*plan.script.faults, fails)),
@@ -183,11 +183,11 @@ def _bursts(chance: random.Random) -> Iterator[Boot]:
             yield _with(boot, demand)
 
 
-def _deletes(boots: tuple[Boot, ...], chance: random.Random) -> Iterator[Delete]:
-    """Deletes of most instances some seconds after their boots: devices are few, so others need them again."""
+def deletes_soon(boots: tuple[Boot, ...], share: float, chance: random.Random) -> Iterator[Delete]:
+    """Deletes of most demanding instances some seconds after their boots: devices are few, so others need them again."""
     for boot in boots:
-        for index in range(boot.count):
-            if chance.random() < 0.6:
+        for index in range(boot.count if boot.demand is not None else 0):
+            if chance.random() < share:
                 yield Delete(boot.id, index, boot.at_s + chance.uniform(2, 8))
 
 

@@ -20,7 +20,17 @@ from laboratory.computes.faults import (
 from laboratory.computes.faults import Fault as HostFault
 from laboratory.computes.hosts import SimulatedHost
 from tests.simulation.faults import Crash, Duplicate, Fault, Nack
-from tests.simulation.plan import CELLS, Boot, Delete, EndOfMove, Evacuation, Plan, PlannedMove, Rebuild
+from tests.simulation.plan import (
+    CELLS,
+    Boot,
+    Delete,
+    EndOfMove,
+    Evacuation,
+    Plan,
+    PlannedMove,
+    Rebuild,
+    boot_on,
+)
 
 # Some of these seeds also offload instances.
 OFFLOADS_EVERY, OFFLOADS_AT = 160, (50, 67, 127, 130)
@@ -82,6 +92,7 @@ KEYS = (
     "receive",
     "instance.moved",
 )
+COPIED_AFTER_S = (0.0, 0.3, 6.0)
 KEYS_OF_REBUILDS = ("instance.rebuild", "rebuild.", "respawn.", "redeployed.")
 # Longer than a host must be silent to count as down.
 SILENT_S = (17.0, 22.0)
@@ -109,7 +120,7 @@ def with_moves(plan: Plan, chance: random.Random) -> Plan:
         *(evacuation_after(each, chance) for each in silent + dying),
         *(evacuation_after(each, of_silence) for each in more),
     )
-    faults = (*plan.faults, *_faults(chance))
+    faults = (*plan.faults, *faults_of_keys(chance, KEYS, COPIED_AFTER_S, may_be_stored=True))
     of_rebuilds = random.Random(f"{plan.seed} rebuilds on hosts")
     of_unshelves = random.Random(f"{plan.seed} unshelves")
     moves = [
@@ -121,7 +132,12 @@ def with_moves(plan: Plan, chance: random.Random) -> Plan:
         moves=tuple(sorted(moves, key=lambda each: each.at_s)),
         evacuations=evacuations,
         rebuilds=tuple(sorted(_rebuilds(plan, of_rebuilds), key=lambda each: each.at_s)),
-        faults=tuple(sorted((*faults, *_faults_of_rebuilds(of_rebuilds)), key=lambda each: each.at_s)),
+        faults=tuple(
+            sorted(
+                (*faults, *faults_of_keys(of_rebuilds, KEYS_OF_REBUILDS, COPIED_AFTER_S)),
+                key=lambda each: each.at_s,
+            )
+        ),
         script=structs.replace(
             plan.script,
             receive_ms=chance.choice((50.0, 300.0, 900.0)),
@@ -178,13 +194,6 @@ def _rebuilds(plan: Plan, chance: random.Random) -> Iterator[Rebuild]:
                 yield Rebuild(UUID(int=chance.getrandbits(128)), boot.id, index, at_s, repeated_at_s)
 
 
-def _faults_of_rebuilds(chance: random.Random) -> Iterator[Fault]:
-    for key in KEYS_OF_REBUILDS:
-        for after_s in (0.0, 0.3, 6.0):
-            yield Duplicate(chance.uniform(*BUSY_S), "", key, after_s)
-        yield Nack(chance.uniform(*BUSY_S), "", key, chance.choice((1, 2)))
-
-
 def _move(boot: Boot, index: int, at_s: float, chance: random.Random) -> PlannedMove:
     kind = chance.choice(KINDS)
     return PlannedMove(
@@ -236,11 +245,15 @@ def _host_faults(chance: random.Random) -> Iterator[HostFault]:
     yield StartsSlowly(start_ms=chance.choice((2_000.0, 7_000.0)), probability=0.1)
 
 
-def _faults(chance: random.Random) -> Iterator[Fault]:
-    for key in KEYS:
-        for after_s in (0.0, 0.3, 6.0):
-            yield Duplicate(chance.uniform(*BUSY_S), "", key, after_s)
-        yield Nack(chance.uniform(*BUSY_S), "", key, chance.choice((1, 2)), is_stored=chance.random() < 0.5)
+def faults_of_keys(
+    chance: random.Random, keys: tuple[str, ...], after_s: tuple[float, ...], *, may_be_stored: bool = False
+) -> Iterator[Fault]:
+    """Parcels of each key come again, at once and later, and some are refused."""
+    for key in keys:
+        for each_s in after_s:
+            yield Duplicate(chance.uniform(*BUSY_S), "", key, each_s)
+        at_s, parcels = chance.uniform(*BUSY_S), chance.choice((1, 2))
+        yield Nack(at_s, "", key, parcels, is_stored=may_be_stored and chance.random() < 0.5)
 
 
 # When the hosts are freed: in one cell under faults, in the other after them.
@@ -270,28 +283,28 @@ def with_waiting_moves(plan: Plan, chance: random.Random) -> Plan:
         vcpus = int((size.vcpus - size.vcpus_reserved) * size.vcpu_ratio)
         # Before all others; it waits until the host is known.
         full = structs.replace(
-            _boot(chance, f"full-of-{cell}", 0.3, vcpus, host.name), wait_s=20, priority=100
+            boot_on(chance, f"full-of-{cell}", 0.3, host.name, vcpus), wait_s=20, priority=100
         )
         boots.append(full)
         deletes.append(Delete(full.id, 0, chance.uniform(*freed_s)))
         at_s = chance.uniform(8, 12)
         boots.append(
             structs.replace(
-                _boot(chance, f"waits-of-{cell}", at_s, vcpus, host.name),
+                boot_on(chance, f"waits-of-{cell}", at_s, host.name, vcpus),
                 wait_s=round(WAITS_END_S - at_s),
                 priority=5,
             )
         )
         begin_on = [name for name in (f"{cell}-{each}" for each in REGULAR) if name != host.name]
         for name in begin_on:
-            mover = _boot(chance, f"mover-of-{name}", 1.2, 1, name)
+            mover = boot_on(chance, f"mover-of-{name}", 1.2, name)
             boots.append(mover)
             moves.append(_waiting_move(mover, host.name, chance))
     silent, evacuation = _evacuated(f"{CELLS[0]}-host-2", chance)
     # Random sources of their own: the rest of these plans stays as it was drawn before.
     of_races = random.Random(f"{plan.seed} races for room")
     of_return = random.Random(f"{plan.seed} source that returns")
-    boots.append(_boot(of_return, f"stays-on-{RETURNS}", 1.2, 1, RETURNS))
+    boots.append(boot_on(of_return, f"stays-on-{RETURNS}", 1.2, RETURNS))
     returns, waits = _evacuated(RETURNS, of_return)
     waits = structs.replace(waits, to=_host_to_fill(plan, CELLS[1]).name)
     for racers, orders in (_race(plan, cell, of_races) for cell in CELLS):
@@ -317,7 +330,7 @@ def _race(plan: Plan, cell: str, chance: random.Random) -> tuple[list[Boot], lis
     boots, moves = [], []
     # A host of two NUMA nodes has room for two.
     for number, host in enumerate((begin_on, f"{cell}-host-2", f"{cell}-host-2")):
-        boot = _boot(chance, f"racer-{number}-of-{host}", 0.4, 1, host)
+        boot = boot_on(chance, f"racer-{number}-of-{host}", 0.4, host)
         # It waits until the host is known.
         boot = structs.replace(boot, ram_mb=RACER_MB, wait_s=20, priority=100)
         move = PlannedMove(
@@ -352,18 +365,6 @@ def _host_to_fill(plan: Plan, cell: str) -> SimulatedHost:
     taken = {boot.host for boot in plan.boots if boot.name.startswith("full-")}
     names = [name for each in FILLED if (name := f"{cell}-{each}") not in taken]
     return next(host for host in plan.hosts[cell] if host.name == names[0])
-
-
-def _boot(chance: random.Random, name: str, at_s: float, vcpus: int, host: str) -> Boot:
-    return Boot(
-        id=UUID(int=chance.getrandbits(128)),
-        name=name,
-        at_s=at_s,
-        count=1,
-        vcpus=vcpus,
-        ram_mb=1024,
-        host=host,
-    )
 
 
 def _waiting_move(mover: Boot, to: str, chance: random.Random) -> PlannedMove:

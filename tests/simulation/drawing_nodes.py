@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from uuid import UUID
 
 from msgspec import structs
@@ -252,10 +253,12 @@ def _rebuilds(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Rebuild, 
     return tuple(sorted(rebuilds, key=lambda rebuild: rebuild.at_s))
 
 
-def _faults_of_rebuilds(chance: random.Random) -> list[Fault]:
-    def at_s() -> float:
-        return chance.uniform(*BUSY_S) + 1
+def _under_faults_s(chance: random.Random) -> float:
+    return chance.uniform(*BUSY_S) + 1
 
+
+def _faults_of_rebuilds(chance: random.Random) -> list[Fault]:
+    at_s = partial(_under_faults_s, chance)
     return [
         *(Duplicate(at_s(), "", key, chance.choice((0.0, 0.1, 1.0, 8.0))) for key in KEYS_OF_REBUILDS * 2),
         *(Nack(at_s(), "", key, chance.choice((1, 3))) for key in KEYS_OF_REBUILDS),
@@ -296,15 +299,9 @@ def _script(chance: random.Random) -> IronicScript:
 
 
 def _faults(chance: random.Random) -> list[Fault]:
-    def at_s() -> float:
-        return chance.uniform(*BUSY_S) + 1
-
-    def daemon() -> str:
-        return chance.choice(DAEMONS)
-
-    def anyone() -> str:
-        return chance.choice((*DAEMONS, *DAEMONS, *OTHERS))
-
+    at_s = partial(_under_faults_s, chance)
+    daemon = partial(chance.choice, DAEMONS)
+    anyone = partial(chance.choice, (*DAEMONS, *DAEMONS, *OTHERS))
     faults: list[Fault] = [
         *(Crash(at_s(), daemon(), chance.choice((0.1, 2.0, 6.0))) for _ in range(3)),
         *(Crash(at_s(), chance.choice(OTHERS), chance.uniform(0.1, 2)) for _ in range(2)),

@@ -28,14 +28,13 @@ from laboratory.computes.hosts import (
     virtual_functions,
 )
 from tests.simulation.demands import Demand, Part
-from tests.simulation.drawing_demands import BUSY_S, FEATURES, WATTS
-from tests.simulation.drawing_moves import evacuation_after, silence_of_a_host, with_moves
+from tests.simulation.drawing_demands import BUSY_S, FEATURES, WATTS, deletes_soon
+from tests.simulation.drawing_moves import evacuation_after, faults_of_keys, silence_of_a_host, with_moves
 from tests.simulation.faults import FOREIGN_OWNERS, Duplicate, Fault, FeedGone, Hostile, Nack
 from tests.simulation.plan import (
     CELLS,
     AdminOp,
     Boot,
-    Delete,
     EndOfMove,
     Evacuation,
     HostOrder,
@@ -110,9 +109,7 @@ CONDUCTING = {"attempt_timeout_s": 24.0, "destroy_timeout_s": 12.0}
 
 
 def with_host_modes(plan: Plan, chance: random.Random) -> Plan:
-    named = {name for fault in plan.script.faults for name in fault.hosts}
-    free = [host.name for of_cell in plan.hosts.values() for host in of_cell if host.name not in named]
-    cut_off, lost, wrong, down = chance.sample(free, 4)
+    cut_off, lost, wrong, down = chance.sample([host.name for host in _without_faults(plan)], 4)
     changing = sorted(
         {name for fault in plan.script.faults if isinstance(fault, Changes) for name in fault.hosts}
     )
@@ -138,6 +135,11 @@ def with_host_modes(plan: Plan, chance: random.Random) -> Plan:
         host_orders=tuple(sorted(orders, key=lambda order: order.at_s)),
         conducting=CONDUCTING,
     )
+
+
+def _without_faults(plan: Plan) -> list[SimulatedHost]:
+    named = {name for fault in plan.script.faults for name in fault.hosts}
+    return [host for of_cell in plan.hosts.values() for host in of_cell if host.name not in named]
 
 
 def _draining(hosts: Iterable[str], chance: random.Random) -> Iterator[HostOrder]:
@@ -168,7 +170,7 @@ KEYS = ("move.request", "move.", "stop.", "stopped", "start", "receive", "instan
 
 
 def with_power(plan: Plan, chance: random.Random) -> Plan:
-    faults = (*plan.faults, *_faults(chance))
+    faults = (*plan.faults, *faults_of_keys(chance, KEYS, (0.0, 0.5, 6.0)))
     silent = [silence_of_a_host(plan, cell, chance) for cell in plan.hosts]
     return structs.replace(
         plan,
@@ -210,13 +212,6 @@ def _switch(boot: Boot, index: int, chance: random.Random) -> Switch:
         confirm_s=chance.choice((0, 2)),
         repeated_at_s=again_s,
     )
-
-
-def _faults(chance: random.Random) -> Iterator[Fault]:
-    for key in KEYS:
-        for after_s in (0.0, 0.5, 6.0):
-            yield Duplicate(chance.uniform(2.0, BUSY_UNTIL_S), "", key, after_s)
-        yield Nack(chance.uniform(2.0, BUSY_UNTIL_S), "", key, chance.choice((1, 2)))
 
 
 # The first limit comes before most boots, or while there are many claims.
@@ -277,8 +272,7 @@ SHAPE_KEYS = ("host.reshape", "host.shape.query", "inventory.report")
 
 
 def with_shapes(plan: Plan, chance: random.Random) -> Plan:
-    named = {name for fault in plan.script.faults for name in fault.hosts}
-    free = [host for of_cell in plan.hosts.values() for host in of_cell if host.name not in named]
+    free = _without_faults(plan)
     changes = [_change(host, chance) for host in chance.sample(free, min(RESHAPED, len(free)))]
     faults = (*plan.faults, *_faults_of_shapes(chance))
     return structs.replace(
@@ -443,7 +437,7 @@ def with_guests(plan: Plan, chance: random.Random) -> Plan:
         plan,
         hosts=hosts,
         boots=tuple(sorted((*boots, *bursts), key=lambda boot: boot.at_s)),
-        deletes=(*deletes, *_deletes((*boots, *bursts), chance)),
+        deletes=(*deletes, *deletes_soon((*boots, *bursts), 0.7, chance)),
     )
 
 
@@ -548,11 +542,3 @@ def _bursts(chance: random.Random) -> Iterator[Boot]:
                 ram_mb=8,
             )
             yield _with(boot, card if each == burst % 2 else function)
-
-
-def _deletes(boots: tuple[Boot, ...], chance: random.Random) -> Iterator[Delete]:
-    """Deletes of most instances some seconds after their boots: devices are few, so others need them again."""
-    for boot in boots:
-        for index in range(boot.count if boot.demand is not None else 0):
-            if chance.random() < 0.7:
-                yield Delete(boot.id, index, boot.at_s + chance.uniform(2, 8))

@@ -3,6 +3,7 @@
 A plan is a value: the search for the elements that matter removes the others and runs it again.
 """
 
+from random import Random
 from typing import Any, Literal
 from uuid import NAMESPACE_OID, UUID, uuid5
 
@@ -56,6 +57,19 @@ class Boot(Struct, frozen=True):
     priority: int = 0
     # CPUs and memory of the flavors that will do if no host has room for this size, the best first.
     alternatives: tuple[tuple[int, int], ...] = ()
+
+
+def boot_on(chance: Random, name: str, at_s: float, host: str = "", vcpus: int = 1) -> Boot:
+    """A boot of one instance, on any host or on this one."""
+    return Boot(
+        id=UUID(int=chance.getrandbits(128)),
+        name=name,
+        at_s=at_s,
+        count=1,
+        vcpus=vcpus,
+        ram_mb=1024,
+        host=host,
+    )
 
 
 class Delete(Struct, frozen=True):
