@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, structs
 
-from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
+from bus.messages.placement import ClaimResources, SwapClaim
 from engine.flavors import InstanceId
 from engine.inventories import (
     AggregateId,
@@ -25,10 +25,11 @@ from tests.simulation.boots_checkers import WholeChecker
 from tests.simulation.demands import ProviderNow
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import INSTANCE_SLOTS, HostHistories, short_id
-from tests.simulation.moves_checker import MovesChecker, of_classes
+from tests.simulation.moves_checker import MovesChecker, granted_of, of_classes
 from tests.simulation.plan import PROJECT, SHARES
 from tests.simulation.real_instances import RealInstances
 from tests.simulation.shares_checkers import GroupsChecker, QuotasChecker
+from tests.simulation.write_rules import summed
 
 Amounts = tuple[ResourceAmount, ...]
 InventoryKey = tuple[ProviderId, str]
@@ -47,10 +48,10 @@ class BooksChecker:
         findings: Findings,
         hosts: HostHistories,
         real_instances: RealInstances,
-        instances_max: int = 0,
-        groups: Iterable[ServerGroup] = (),
+        instances_max: int,
+        groups: Iterable[ServerGroup],
         *,
-        whole: WholeChecker | None = None,
+        whole: WholeChecker,
     ) -> None:
         self._whole = whole
         self.groups = GroupsChecker(findings, hosts, groups)
@@ -108,12 +109,10 @@ class BooksChecker:
                 gained |= self._write_claims(changes)
                 touched |= self._write_used(changes)
         self._note_shared(claims)
-        self._note_placed(orders, claims)
         granted = {(holder.consumer, holder.attempt) for each in claims for holder in each.claimed}
-        self._moves.committed(
-            orders, granted, {who: amounts for who, (amounts, _) in before.items()}, self.held
-        )
+        self._note_placed(orders, granted)
         held_before = {who: amounts for who, (amounts, _) in before.items()}
+        self._moves.committed(orders, granted, held_before, self.held)
         self.quotas.committed(orders, granted, held_before, self.held)
         existing = [provider for provider in touched if provider in self._inventories]
         self._check_used(existing)
@@ -160,20 +159,14 @@ class BooksChecker:
             provider: ProviderNow(
                 self._parents[provider],
                 self._traits[provider],
-                {
-                    resource: _capacity(inventory) - self._held_sums.get((provider, resource), 0)
-                    for resource, inventory in self._inventories[provider].items()
-                },
+                self._free_at(provider),
             )
             for provider, of in self._roots.items()
             if of == root
         }
 
     def free(self, provider: ProviderId, resource: str) -> int | None:
-        inventory = self._inventories.get(provider, {}).get(resource)
-        return (
-            None if inventory is None else _capacity(inventory) - self._held_sums.get((provider, resource), 0)
-        )
+        return self._free_at(provider).get(resource)
 
     def offered(self, provider: ProviderId) -> dict[str, int] | None:
         """The capacity per resource class, whether in use or not; None if there is no such provider."""
@@ -231,15 +224,12 @@ class BooksChecker:
                     moved = {each.provider for each in amounts} - before
                     self._outside_host.setdefault(consumer, set()).update(moved)
 
-    def _note_placed(self, orders: Sequence[ClaimOrder], claims: Iterable[ClaimChanges]) -> None:
+    def _note_placed(self, orders: Sequence[ClaimOrder], granted: set[tuple[ConsumerId, int]]) -> None:
         """Note the host on which each granted consumer counts. A heir that cleans up counts on the host that the
         instance left, any other only if the instance is on another host now. A consumer that holds nothing counts on
         no host.
         """
-        granted = {(holder.consumer, holder.attempt) for changes in claims for holder in changes.claimed}
-        for order in orders:
-            if isinstance(order, ReleaseClaim) or (order.consumer, order.attempt) not in granted:
-                continue
+        for order in granted_of(orders, granted):
             # A claim repeated in one batch may name another host each time: the amounts held tell which of them was
             # granted.
             if not self._is_granted(order):
@@ -254,14 +244,13 @@ class BooksChecker:
         for consumer in [each for each in self._placed_on if each not in self.held]:
             del self._placed_on[consumer]
         self.groups.committed(orders, granted, self._placed_on)
-        if self._whole is not None:
-            # A request of another project may be about the same id. Its claim is given back once its row is read.
-            foreign = {
-                (order.consumer, order.attempt)
-                for order in orders
-                if isinstance(order, ClaimResources) and order.project != PROJECT
-            }
-            self._whole.claimed(granted - foreign)
+        # A request of another project may be about the same id. Its claim is given back once its row is read.
+        foreign = {
+            (order.consumer, order.attempt)
+            for order in orders
+            if isinstance(order, ClaimResources) and order.project != PROJECT
+        }
+        self._whole.claimed(granted - foreign)
 
     def _slots_left(self, host: ProviderId) -> int:
         return self._instances_max - sum(each == host for each in self._placed_on.values())
@@ -419,9 +408,8 @@ class BooksChecker:
         """A consumer holds the share that it was granted, all of it and nothing beside it."""
         granted = {(holder.consumer, holder.attempt) for holder in changes.claimed}
         asked: dict[ConsumerId, list[ClaimResources | SwapClaim]] = {}
-        for order in orders:
-            if not isinstance(order, ReleaseClaim) and (order.consumer, order.attempt) in granted:
-                asked.setdefault(order.consumer, []).append(order)
+        for order in granted_of(orders, granted):
+            asked.setdefault(order.consumer, []).append(order)
         for consumer, alike in asked.items():
             held = self.held.get(consumer)
             if held is None:
@@ -441,7 +429,7 @@ class BooksChecker:
             # A copy of the way back may come in one batch with the swap to another host, which then was granted.
             is_there = any(self.root_of(each.provider) == order.share.host for each in held)
             return is_there and of_classes(held) == of_classes(order.share.amounts)
-        return _sums(held) == _sums(order.share.amounts)
+        return summed(held) == summed(order.share.amounts)
 
     def _check_holders(self, changes: ClaimChanges) -> None:
         for consumer, amounts in changes.held:
@@ -488,9 +476,7 @@ class BooksChecker:
             for each in orders
             if isinstance(each, SwapClaim) and each.returns is not None
         }
-        for order in orders:
-            if isinstance(order, ReleaseClaim) or (order.consumer, order.attempt) not in claimed:
-                continue
+        for order in granted_of(orders, claimed):
             if self._is_granted(order):
                 asked.setdefault(order.consumer, []).append(order)
         for consumer, alike in asked.items():
@@ -527,13 +513,6 @@ class BooksChecker:
                     f"the share of {short_id(instance)} on {self._hosts.name(host)} was released, but the host still has its "
                     f"attempt {running}; released by {[type(order).__name__ for order in orders if order.consumer == consumer]}",
                 )
-
-
-def _sums(amounts: Amounts) -> dict[InventoryKey, int]:
-    sums: dict[InventoryKey, int] = {}
-    for each in amounts:
-        sums[each.provider, each.resource] = sums.get((each.provider, each.resource), 0) + each.amount
-    return sums
 
 
 def _capacity(inventory: InventoryState) -> int:

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from tests.planted import BUGS
 from tests.simulation.drawing import draw
 from tests.simulation.drawing_cloud import ADMINS
-from tests.simulation.faults import Hostile
+from tests.simulation.faults import Fault, Hostile
 from tests.simulation.findings import Broken
 from tests.simulation.plan import Plan
 from tests.simulation.report import lines_of, plan_lines
@@ -110,16 +110,22 @@ def _showing(bug: str, seeds: Iterable[int]) -> Iterator[tuple[Outcome, Broken]]
 def _shrunk(bug: str, outcome: Outcome, broken: Broken, runs_max: int, small_enough: int) -> FoundBug:
     plan, breaks = outcome.plan, _StillBreaks(bug, broken.promise, outcome)
     small_enough = small_enough or size_of(plan) // 2
+    # What may not be needed to show it.
     guesses: tuple[Callable[[Plan], Plan], ...] = (
         lambda plan: _until(plan, outcome.ended_s),
         lambda plan: _only_named(plan, broken.how),
-        _only_admin_ops,
-        _only_boots,
-        _without_admin_ops,
-        _without_boots,
-        _without_flips,
-        _without_intruders,
-        _without_deletes,
+        # The administrators' operations alone show the failure.
+        lambda plan: _consistent(
+            structs.replace(plan, boots=(), faults=(), disabled_hosts=(), host_orders=())
+        ),
+        # It needs no faults, no changes of nodes and no administrators.
+        lambda plan: structs.replace(plan, faults=(), flips=(), admin_ops=()),
+        lambda plan: _with_faults(plan, lambda fault: fault.process not in ADMINS, admin_ops=()),
+        # With nodes, it needs no boots.
+        lambda plan: _consistent(structs.replace(plan, boots=())) if plan.nodes else plan,
+        lambda plan: structs.replace(plan, flips=()),
+        lambda plan: _with_faults(plan, lambda fault: not isinstance(fault, Hostile)),
+        lambda plan: structs.replace(plan, deletes=(), rebuilds=(), disabled_hosts=(), invalid_requests=()),
     )
     smaller = plan
     for guess in guesses:
@@ -181,37 +187,8 @@ def _until(plan: Plan, end_s: float) -> Plan:
     return _consistent(structs.replace(plan, **early))
 
 
-def _only_admin_ops(plan: Plan) -> Plan:
-    """A guess: the administrators' operations alone show the failure."""
-    return _consistent(structs.replace(plan, boots=(), faults=(), disabled_hosts=(), host_orders=()))
-
-
-def _only_boots(plan: Plan) -> Plan:
-    """A guess: the failure needs no faults, no changes of nodes and no administrators."""
-    return structs.replace(plan, faults=(), flips=(), admin_ops=())
-
-
-def _without_admin_ops(plan: Plan) -> Plan:
-    """A guess: the failure needs no administrators."""
-    faults = tuple(each for each in plan.faults if each.process not in ADMINS)
-    return structs.replace(plan, admin_ops=(), faults=faults)
-
-
-def _without_boots(plan: Plan) -> Plan:
-    """A guess about plans with nodes: the failure needs no boots."""
-    return _consistent(structs.replace(plan, boots=())) if plan.nodes else plan
-
-
-def _without_flips(plan: Plan) -> Plan:
-    return structs.replace(plan, flips=())
-
-
-def _without_deletes(plan: Plan) -> Plan:
-    return structs.replace(plan, deletes=(), rebuilds=(), disabled_hosts=(), invalid_requests=())
-
-
-def _without_intruders(plan: Plan) -> Plan:
-    return structs.replace(plan, faults=tuple(each for each in plan.faults if not isinstance(each, Hostile)))
+def _with_faults(plan: Plan, stays: Callable[[Fault], bool], **changes: Any) -> Plan:
+    return structs.replace(plan, faults=tuple(each for each in plan.faults if stays(each)), **changes)
 
 
 def _only_named(plan: Plan, how: str) -> Plan:

@@ -20,6 +20,7 @@ from tests.simulation.drawing_demands import FEATURES, WATTS
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id, states_since
 from tests.simulation.plan import SHARES, Boot, Plan
+from tests.simulation.write_rules import summed
 
 # A scheduler reads all aggregates this often, so its metadata may be as old as this when it chooses.
 METADATA_LATE_S = 6.0
@@ -143,10 +144,7 @@ class DemandsChecker:
         assert demand is not None, "it has one"
         share = order.share
         tree = self._tree_for(share)
-        taken: dict[tuple[ProviderId, str], int] = {}
-        for each in share.amounts:
-            key = each.provider, each.resource
-            taken[key] = taken.get(key, 0) + each.amount
+        taken = summed(share.amounts)
         if not any(way == taken for way in ways(demand, tree)):
             said = ", ".join(
                 f"{each.amount} {each.resource} of {short_id(each.provider)}" for each in share.amounts

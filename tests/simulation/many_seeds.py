@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tests.planting import plant_as_asked
 from tests.simulation.kept import plan_of
@@ -28,6 +28,17 @@ class SeedsResult(Struct, frozen=True):
     seeds_with: Counter[tuple[str, str]]
     cpu_s: float
 
+    def __add__(self, other: "SeedsResult") -> "SeedsResult":
+        return SeedsResult(
+            self.broken | other.broken,
+            self.seen + other.seen,
+            self.seeds_with + other.seeds_with,
+            self.cpu_s + other.cpu_s,
+        )
+
+
+NOTHING = SeedsResult({}, Counter(), Counter(), 0.0)
+
 
 def run_many(
     pool: ProcessPoolExecutor,
@@ -39,19 +50,13 @@ def run_many(
     # A few seeds are spread over all processes, too.
     at_once = min(SEEDS_AT_ONCE, 1 + len(wanted) // (4 * (os.cpu_count() or 1)))
     chunks = [wanted[at : at + at_once] for at in range(0, len(wanted), at_once)]
-    broken: dict[int | str, str] = {}
-    seen: Counter[tuple[str, str]] = Counter()
-    seeds_with: Counter[tuple[str, str]] = Counter()
-    cpu_s = 0.0
-    for chunk, result in zip(chunks, pool.map(run_some, chunks), strict=True):
+    result = NOTHING
+    for chunk, of_chunk in zip(chunks, pool.map(run_some, chunks), strict=True):
         on_done(len(chunk))
-        for seed, how in result.broken.items():
+        for seed, how in of_chunk.broken.items():
             on_broken(seed, how)
-        broken |= result.broken
-        seen += result.seen
-        seeds_with += result.seeds_with
-        cpu_s += result.cpu_s
-    return SeedsResult(broken, seen, seeds_with, cpu_s)
+        result += of_chunk
+    return result
 
 
 @contextmanager
@@ -85,13 +90,9 @@ def _begin() -> None:
 
 def run_some(seeds: list[int | str]) -> SeedsResult:
     began_s = time.process_time()
-    broken: dict[int | str, str] = {}
-    seen: Counter[tuple[str, str]] = Counter()
-    seeds_with: Counter[tuple[str, str]] = Counter()
+    result = NOTHING
     for seed in seeds:
         outcome = run(plan_of(seed))
-        if outcome.broken is not None:
-            broken[seed] = str(outcome.broken)
-        seen += outcome.seen
-        seeds_with.update(outcome.seen.keys())
-    return SeedsResult(broken, seen, seeds_with, time.process_time() - began_s)
+        broken = {} if outcome.broken is None else {seed: str(outcome.broken)}
+        result += SeedsResult(broken, outcome.seen, Counter(outcome.seen.keys()), 0.0)
+    return structs.replace(result, cpu_s=time.process_time() - began_s)

@@ -1,12 +1,12 @@
 """Follow moves: what hosts and rows are told, and what instance and migration hold after each commit."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from bus.messages.build import Move
 from bus.messages.cell import ReceiveInstance, SpawnInstance
-from bus.messages.placement import SwapClaim
+from bus.messages.placement import ClaimResources, ReleaseClaim, SwapClaim
 from cell_conductor.core.rows import Instance, Moving
 from compute_sim.core.attempts import AttemptState
 from engine.flavors import InstanceId, RequestId
@@ -17,6 +17,7 @@ from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id
 from tests.simulation.process import EPOCH
 from tests.simulation.real_instances import RealInstances
+from tests.simulation.write_rules import summed
 
 MOVE = "move"
 HELD_ONCE = "a move holds each amount once"
@@ -36,10 +37,8 @@ class MovesChecker:
     ) -> None:
         """Skips consumers that several orders of one commit name: the books do not show what they held between two orders."""
         named = Counter(consumer for order in orders for consumer in _consumers_of(order))
-        for order in orders:
-            if not isinstance(order, SwapClaim) or (order.consumer, order.attempt) not in granted:
-                continue
-            if all(named[each] == 1 for each in _consumers_of(order)):
+        for order in granted_of(orders, granted):
+            if isinstance(order, SwapClaim) and all(named[each] == 1 for each in _consumers_of(order)):
                 self._check_heir(order, granted, before, held)
                 self._check_end(order, held)
 
@@ -54,8 +53,15 @@ class MovesChecker:
         if heir is None or (heir.type == "CLEANUP" and order.returns is None):
             return
         # Where a reshape has moved what comes back, the share of the order does not say.
-        rest = _sums(before.get(order.consumer, ())) - _sums(held.get(order.consumer, ()))
-        inherited = _sums(held.get(heir.id, ()))
+        was, now, inherited = (
+            Counter(summed(amounts))
+            for amounts in (
+                before.get(order.consumer, ()),
+                held.get(order.consumer, ()),
+                held.get(heir.id, ()),
+            )
+        )
+        rest = was - now
         is_over = (heir.id, order.held_attempt) not in granted
         self._findings.count(
             MOVE, f"a {heir.type.lower()} holds the rest" if rest else "nothing is left over"
@@ -76,18 +82,20 @@ class MovesChecker:
             )
 
 
+def granted_of(
+    orders: Iterable[ClaimOrder], granted: Collection[tuple[ConsumerId, int]]
+) -> Iterator[ClaimResources | SwapClaim]:
+    """The claims and swaps among these orders that were granted."""
+    for order in orders:
+        if not isinstance(order, ReleaseClaim) and (order.consumer, order.attempt) in granted:
+            yield order
+
+
 def _consumers_of(order: ClaimOrder) -> tuple[ConsumerId, ...]:
     if not isinstance(order, SwapClaim):
         return (order.consumer,)
     heir = (order.heir.id,) if order.heir else ()
     return (order.consumer, *heir, *((order.returns,) if order.returns else ()))
-
-
-def _sums(amounts: Amounts) -> Counter[tuple[object, str]]:
-    sums: Counter[tuple[object, str]] = Counter()
-    for each in amounts:
-        sums[each.provider, each.resource] += each.amount
-    return sums
 
 
 RUNS = (AttemptState.BUILDING, AttemptState.BUILT, AttemptState.STARTING)
@@ -249,7 +257,7 @@ def without_outcome(row: InstanceRow) -> str:
     return f"{short_id(row.id)} is {row.told.state}, and its move has no outcome" if is_open else ""
 
 
-def of_classes(amounts: tuple[ResourceAmount, ...]) -> Counter[str]:
+def of_classes(amounts: Iterable[ResourceAmount]) -> Counter[str]:
     """The sum of the amounts of each resource class over all providers: a reshape does not change it."""
     sums: Counter[str] = Counter()
     for each in amounts:

@@ -16,9 +16,7 @@ EXISTS = (AttemptState.BUILT, AttemptState.STOPPING, AttemptState.STOPPED, Attem
 
 
 class RealInstances:
-    def __init__(
-        self, findings: Findings, nodes: NodesChecker | None = None, builds_at_once_max: int = 0
-    ) -> None:
+    def __init__(self, findings: Findings, nodes: NodesChecker, builds_at_once_max: int) -> None:
         self._findings = findings
         self._builds_at_once_max = builds_at_once_max
         self._nodes = nodes
@@ -110,7 +108,7 @@ class RealInstances:
 
     def has_built(self, instance: InstanceId, host: ProviderId, attempt: int) -> bool:
         """True if the host has the instance, or once had it."""
-        if self._nodes is not None and self._nodes.has_built(instance, host):
+        if self._nodes.has_built(instance, host):
             return True
         is_there = self.running.get(instance, {}).get((host, attempt)) in EXISTS
         return is_there or (instance, host, attempt) in self._ended
@@ -127,13 +125,13 @@ class RealInstances:
         return self._images.get((instance, (host, attempt)), "") if exists else None
 
     def node_has_image(self, instance: InstanceId, node: ProviderId, image: str) -> bool:
-        return self._nodes is None or self._nodes.has_image(instance, node, image)
+        return self._nodes.has_image(instance, node, image)
 
     def still_there(self, instance: InstanceId, host: ProviderId) -> list[int]:
         """Attempts on this host that are not known to have ended. Ironic does not know the number of an attempt: 0
         stands for it.
         """
-        if self._nodes is not None and self._nodes.still_there(instance, host):
+        if self._nodes.still_there(instance, host):
             return [0]
         return [
             attempt

@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from uuid import UUID
 
-from laboratory.computes.faults import TimedFault
 from tests.simulation.nodes_checker import BACK, CLAIMED, LEFT, NODE
-from tests.simulation.plan import AggregateOrder, HostOrder, Plan, QuotaOrder
+from tests.simulation.plan import Boot, Delete, Plan, PlannedMove, Rebuild, Switch
 from tests.simulation.seeds import Outcome
 
 _ID = re.compile(r"UUID\('([0-9a-f]{8})[-0-9a-f]*'\)")
@@ -38,42 +37,33 @@ def summary_of(outcome: Outcome) -> Iterator[str]:
 
 def plan_lines(plan: Plan) -> Iterator[str]:
     """All elements of a plan."""
-    for boot in plan.boots:
-        again = (
-            f", again at {', '.join(f'{at_s:.2f}' for at_s in boot.repeated_at_s)}"
-            if boot.repeated_at_s
-            else ""
-        )
-        yield f"  {boot.at_s:6.2f}  boot {boot.name}: {boot.count} of {boot.vcpus} CPUs{again}{boot.demand or ''}"
-    orders: list[AggregateOrder | HostOrder | QuotaOrder] = [*plan.aggregate_orders, *plan.host_orders]
-    orders += plan.quota_orders
-    for order in orders:
-        yield f"  {order.at_s:6.2f}  {order!r}"
-    for delete in plan.deletes:
-        yield f"  {delete.at_s:6.2f}  delete number {delete.index} of {_short(delete.request)}"
-    yield from _changes_of_instances(plan)
-    for op in plan.admin_ops:
-        yield f"  {op.at_s:6.2f}  {op.admin}: {op.action}"
-    for flip in plan.flips:
-        yield f"  {flip.at_s:6.2f}  {flip.node}: {flip.action}"
-    for fault in plan.faults:
-        yield f"  {fault.at_s:6.2f}  {fault!r}"
-    for host_fault in plan.script.faults:
-        assert isinstance(host_fault, TimedFault)
-        yield f"  {host_fault.after_s:6.2f}  {host_fault!r}"
-    for of_ironic in plan.ironic.faults:
-        yield f"          {of_ironic!r}"
+    elements: list[tuple[float, object]] = [
+        *((boot.at_s, _boot(boot)) for boot in plan.boots),
+        *((each.at_s, each) for each in plan.aggregate_orders),
+        *((each.at_s, each) for each in plan.host_orders),
+        *((each.at_s, each) for each in plan.quota_orders),
+        *((each.at_s, f"delete {_instance(each)}") for each in plan.deletes),
+        *((each.at_s, f"rebuild {_instance(each)}") for each in plan.rebuilds),
+        *((each.at_s, f"move {_instance(each)}: {each!r}") for each in plan.moves),
+        *((each.at_s, f"{each.kind} {_instance(each)}") for each in plan.switches),
+        *((each.at_s, each) for each in plan.evacuations),
+        *((each.at_s, f"{each.admin}: {each.action}") for each in plan.admin_ops),
+        *((each.at_s, f"{each.node}: {each.action}") for each in plan.flips),
+        *((each.at_s, each) for each in plan.faults),
+        *((each.after_s, each) for each in plan.script.faults),
+    ]
+    yield from (f"  {at_s:6.2f}  {words}" for at_s, words in elements)
+    yield from (f"          {of_ironic!r}" for of_ironic in plan.ironic.faults)
 
 
-def _changes_of_instances(plan: Plan) -> Iterator[str]:
-    for rebuild in plan.rebuilds:
-        yield f"  {rebuild.at_s:6.2f}  rebuild number {rebuild.index} of {_short(rebuild.request)}"
-    for move in plan.moves:
-        yield f"  {move.at_s:6.2f}  move number {move.index} of {_short(move.request)}: {move!r}"
-    for switch in plan.switches:
-        yield f"  {switch.at_s:6.2f}  {switch.kind} number {switch.index} of {_short(switch.request)}"
-    for evacuation in plan.evacuations:
-        yield f"  {evacuation.at_s:6.2f}  {evacuation!r}"
+def _boot(boot: Boot) -> str:
+    times = ", ".join(f"{at_s:.2f}" for at_s in boot.repeated_at_s)
+    again = f", again at {times}" if times else ""
+    return f"boot {boot.name}: {boot.count} of {boot.vcpus} CPUs{again}{boot.demand or ''}"
+
+
+def _instance(ordered: Delete | Rebuild | PlannedMove | Switch) -> str:
+    return f"number {ordered.index} of {_short(ordered.request)}"
 
 
 def covered(seen: Mapping[tuple[str, str], int]) -> Iterator[str]:

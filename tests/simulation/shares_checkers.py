@@ -14,6 +14,7 @@ from placement_worker.core.ledger import ClaimOrder, Quota
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id
+from tests.simulation.moves_checker import granted_of, of_classes
 from tests.simulation.plan import GOLD, PROJECT, Boot, Plan
 from tests.simulation.workers import BUS
 
@@ -45,9 +46,8 @@ class GroupsChecker:
                 self._left(order)
             elif order.group is not None and (order.consumer, order.attempt) in granted:
                 self._joined(order, order.group.id, placed_on)
-        for order in orders:
-            if isinstance(order, ClaimResources | SwapClaim) and (order.consumer, order.attempt) in granted:
-                self._check_affinity(order, orders, placed_on)
+        for claim in granted_of(orders, granted):
+            self._check_affinity(claim, orders, placed_on)
         members: dict[GroupId, dict[ConsumerId, ProviderId]] = {group: {} for group in self._groups}
         for consumer, group in list(self._group_of.items()):
             if consumer in placed_on:
@@ -199,12 +199,9 @@ class QuotasChecker:
         held: Held,
     ) -> None:
         """`before` has what the consumers held whose holdings changed, and `held` what all hold now."""
-        changed = set(before)
+        changed = {*before, *(order.consumer for order in orders)}
         comes_back = False
-        for order in orders:
-            changed.add(order.consumer)
-            if isinstance(order, ReleaseClaim) or (order.consumer, order.attempt) not in granted:
-                continue
+        for order in granted_of(orders, granted):
             if isinstance(order, ClaimResources):
                 if order.project == PROJECT and order.consumer_type == "INSTANCE":
                     self._of_project.add(order.consumer)
@@ -224,7 +221,7 @@ class QuotasChecker:
         # The order may have come before: in an earlier batch, or in this one.
         if heir is None or heir.type != "MIGRATION" or heir.id not in held or heir.id in self._counts:
             return
-        smaller = self._counts.get(order.consumer, Counter[str]()) - _amounts(order.share.amounts)
+        smaller = self._counts.get(order.consumer, Counter[str]()) - of_classes(order.share.amounts)
         del smaller[INSTANCES]
         if smaller:
             self._findings.count(QUOTA, "a smaller instance counts its old size")
@@ -237,7 +234,7 @@ class QuotasChecker:
             # A migration counts the same until it holds nothing.
             counts = self._counts[consumer] if now and consumer in self._counts else Counter[str]()
         else:
-            counts = _amounts(now) + Counter({INSTANCES: 1}) if now else Counter[str]()
+            counts = of_classes(now) + Counter({INSTANCES: 1}) if now else Counter[str]()
         self._total.subtract(self._counts.pop(consumer, Counter[str]()))
         self._total.update(counts)
         if counts:
@@ -256,13 +253,6 @@ class QuotasChecker:
                     "no commit brings a project over its quota",
                     f"project {PROJECT} has {now} of {name}, before {was[name]}, at most {limit}",
                 )
-
-
-def _amounts(held: Sequence[ResourceAmount]) -> Counter[str]:
-    sums = Counter[str]()
-    for each in held:
-        sums[each.resource] += each.amount
-    return sums
 
 
 # Counted events.
@@ -330,13 +320,11 @@ class FlavorsChecker:
         self._check_better(boot, row, number, hidden=HIDDEN_MAX, since_s=self._since_s(row, waited=waited))
 
     def _check_share(self, boot: Boot, row: InstanceRow, choice: Choice, flavor: Flavor) -> None:
-        share: dict[str, int] = {}
-        for each in choice.share.amounts:
-            share[each.resource] = share.get(each.resource, 0) + each.amount
+        share = of_classes(choice.share.amounts)
         if share != size_of(boot, NAMES.index(flavor.name)).amounts:
             self._findings.breaks(
                 "a share has the amounts of its flavor",
-                f"{row.told.name} ({short_id(row.id)}) as {flavor.name} takes {share} of {choice.name}",
+                f"{row.told.name} ({short_id(row.id)}) as {flavor.name} takes {dict(share)} of {choice.name}",
             )
 
     def _check_better(

@@ -6,7 +6,6 @@ import pytest
 
 from engine.inventories import ProviderId
 from tests.simulation.demands import Demand, Part, ProviderNow, Taken, Tree, has_room, ways
-from tests.simulation.drawing import WORLDS, draw
 
 ROOT, LEFT, RIGHT, DEVICE = (ProviderId(UUID(int=n)) for n in range(1, 5))
 CPU = (("VCPU", 2),)
@@ -62,45 +61,6 @@ def test_there_is_room_if_one_provider_has_it_for_all_that_take_from_it() -> Non
     assert not has_room(Demand((*twice.parts, Part("_C", CPU), Part("_D", CPU))), TREE)
 
 
-def seeds_of(world: str) -> list[int]:
-    return [seed for seed in range(200) if WORLDS[world].has(seed)]
-
-
-def test_only_some_seeds_have_demands_and_these_have_every_kind() -> None:
-    seeds = seeds_of("demands")
-    plans = [draw(seed) for seed in seeds]
-    demands = [boot.demand for plan in plans for boot in plan.boots if boot.demand is not None]
-
-    assert not draw(seeds[0] + 1).has_demands
-    assert all(plan.has_demands and plan.aggregate_orders and plan.settings for plan in plans)
-    assert {part.kind for demand in demands for part in demand.parts} == {"", "port", "volume"}
-    hosts = [host.size for plan in plans for of_cell in plan.hosts.values() for host in of_cell]
-    assert {(bool(size.numa_nodes), bool(size.devices)) for size in hosts} == {
-        (False, False),
-        (True, False),
-        (True, True),
-    }
-
-
-def test_only_some_seeds_have_guests_with_a_shape_and_these_have_every_kind() -> None:
-    seeds = seeds_of("guests")
-    plans = [draw(seed) for seed in seeds]
-    demands = [boot.demand for plan in plans for boot in plan.boots if boot.demand is not None]
-
-    assert not draw(seeds[0] + 1).has_demands
-    assert {part.kind for demand in demands for part in demand.parts} == {"", "cell", "port"}
-    assert {part.nearness for demand in demands for part in demand.parts} == {
-        *("", "required", "legacy", "preferred")
-    }
-    assert {name for demand in demands for name, _ in demand.guest} >= {
-        *("hw:numa_nodes", "hw:mem_page_size", "hw:cpu_policy", "hw:cpu_dedicated_mask"),
-        *("hw:emulator_threads_policy", "hw:pci_numa_affinity_policy"),
-    }
-    hosts = [host.size for plan in plans for of_cell in plan.hosts.values() for host in of_cell]
-    assert {size.numa_nodes for size in hosts} == {0, 2}
-    assert all(size.pcpus and size.pages and size.devices for size in hosts)
-
-
 HOST, NUMA_A, NUMA_B, CARD_A, CARD_B, OUTSIDE = (ProviderId(UUID(int=n)) for n in range(10, 16))
 CELLS_TREE: Tree = {
     HOST: ProviderNow(None, frozenset(), {}),
@@ -141,16 +101,3 @@ def test_two_cells_of_a_guest_are_at_two_cells_of_the_host() -> None:
     flat = {HOST: ProviderNow(None, frozenset(), {"PCPU": 4})}
     assert has_room(Demand((cells[0],)), flat)
     assert not has_room(Demand(tuple(cells)), flat)
-
-
-def test_only_some_seeds_have_requests_that_accept_several_flavors() -> None:
-    seeds = seeds_of("flavors")
-
-    assert not any(boot.alternatives for boot in draw(seeds[0] - 1).boots)
-    for plan in map(draw, seeds[:2]):
-        boots = [boot for boot in plan.boots if boot.alternatives]
-        assert len(boots) > 10
-        assert {bool(boot.wait_s) for boot in boots} == {True, False}
-        sizes = [((boot.vcpus, boot.ram_mb), *boot.alternatives) for boot in boots]
-        # The amounts tell the flavors apart.
-        assert all(len({vcpus for vcpus, _ in each}) == len(each) for each in sizes)
