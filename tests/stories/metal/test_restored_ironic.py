@@ -22,7 +22,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.asyncio, IN_MEMORY]
 
 # All nodes are compared again and again.
-SWEEPS = structs.replace(QUICK, sweep_s=0.05)
+SWEEPS = structs.replace(QUICK, sweep_s=0.2)
 
 
 async def active(there: DeploySetup, number: int, **fields: object) -> InstanceId:
