@@ -118,7 +118,9 @@ KEPT = {
 NEEDS, IS_LONG, IS_KEPT = (
     tuple(each for some in table.values() for each in some) for table in (OF_SOFTWARE, LONG, KEPT)
 )
-NO_LAYOUT = SimpleNamespace(params=())
+NO_LAYOUT = SimpleNamespace(params={})
+# The stage of a story on servers that runs embedded as well.
+REAL = "real"
 # Where tests with a real broker are. A process that runs no others imports nothing else.
 WITH_BROKERS = ("adversity", "contracts", "deploy", "libvirt", "stories")
 
@@ -139,7 +141,8 @@ def second_on_servers(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
             raise pytest.UsageError(
                 f"{item.nodeid} has a broker: add its folder to WITH_BROKERS in tests/stages.py"
             )
-        is_story = "stories" in item.path.parts and "bus" in getattr(item, "callspec", NO_LAYOUT).params
+        params = getattr(item, "callspec", NO_LAYOUT).params
+        is_story = "stories" in item.path.parts and ("bus" in params or REAL in params.values())
         is_run = is_story and item.get_closest_marker("proof") is None
         if is_run and firsts.setdefault(item.path, item.originalname) != item.originalname:
             yield item

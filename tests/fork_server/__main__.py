@@ -18,6 +18,9 @@ import threading
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
+from kit.keystone import OpenStackSettings
+from kit.login import tls_of
+from placement_worker.api.policy import policy_named
 from tests.judge.watching import notes
 from tests.planting import plant_as_asked
 
@@ -37,6 +40,8 @@ PACKAGES = (
     "laboratory",
 )
 PROGRAM, MIGRATIONS = "__main__", "migrations"
+# What they import only when it is needed.
+LATER = ("alembic.autogenerate", "alembic.migration", "alembic.op", "bus.unix_socket.client")
 
 
 class Request(NamedTuple):
@@ -62,6 +67,11 @@ def _import_all() -> None:
         for each in pkgutil.walk_packages(package.__path__, f"{name}."):
             if PROGRAM not in each.name and MIGRATIONS not in each.name:
                 importlib.import_module(each.name)
+    for name in LATER:
+        importlib.import_module(name)
+    # What a process reads once, with what it imports for that: half of the CPU in which a `moor up` gets ready.
+    policy_named("legacy")
+    tls_of(OpenStackSettings())
     gc.collect()
     # The collector must not visit, and thereby copy, the pages that all forked processes share.
     gc.freeze()
