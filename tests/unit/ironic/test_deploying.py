@@ -8,7 +8,6 @@ from msgspec import structs
 
 from bus.messages.cell import InstanceDestroyed, InstanceRedeployed, InstanceSpawned, SpawnFailed
 from engine.flavors import Flavor
-from ironic_sync.core import deploying
 from ironic_sync.core.deploying import (
     NO_EFFECT_MAX,
     NO_NODE,
@@ -21,6 +20,7 @@ from ironic_sync.core.deploying import (
     Finish,
     Gone,
     Note,
+    Outcome,
     ReadVifs,
     Seen,
     SetInstance,
@@ -40,8 +40,7 @@ from ironic_sync.core.deploying import (
     words_of,
 )
 from ironic_sync.core.node import PROVISION_STATES, InterfaceCheck
-from ironic_sync.core.rows import AT_ONCE, Deployed, Ended, NodeRow, Offer, Rebuilt
-from ironic_sync.core.settling import NO_API, after_order
+from ironic_sync.core.rows import Deployed, Ended, NodeDeploy, NodeRow, Offer
 from tests.unit.ironic.captured import NODE_ID, a_node
 from tests.unit.ironic.deploys import (
     IMAGE,
@@ -51,7 +50,6 @@ from tests.unit.ironic.deploys import (
     a_rebuild,
     a_redeploy,
     an_order,
-    an_undeploy,
 )
 
 DEPLOY = a_deploy()
@@ -66,6 +64,52 @@ def seen(state: str | None = "available", **fields: Any) -> Seen:
         name: fields.pop(name) for name in ("vifs", "has_info", "is_valid", "is_ordered") if name in fields
     }
     return Seen(a_node(provision_state=state, **{"instance_uuid": OURS, **fields}), **facts)
+
+
+WAS_ACTIVE = NodeRow(id=NODE_ID, deployed=Deployed(cell="c1", instance=OURS, attempt=UNDEPLOY.attempt))
+LEFT_THE_OFFER: dict[str, dict[str, Any]] = {
+    "the node is in maintenance: 'disk'": {"maintenance": True, "maintenance_reason": "disk"},
+    "the node is retired": {"retired": True},
+    "power state is 'error'": {"power_state": "error"},
+    "fault is 'clean failure'": {"fault": "clean failure"},
+}
+IN_MAINTENANCE = {"maintenance": True, "maintenance_reason": "smoke"}
+PORTS = ("port-1", "port-2")
+WITH_PORTS = a_deploy(order=an_order(ports=PORTS), failure="somebody set another instance")
+
+
+# A delete of an instance that was active here, of which Ironic knows nothing any more: it was restored from an older backup.
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+BEFORE, LATER = NOON - timedelta(hours=1), NOON + timedelta(minutes=1)
+LIVED = NodeRow(
+    id=NODE_ID,
+    version=3,
+    cell="c1",
+    deployed=Deployed(cell="c1", instance=OURS, attempt=1, active_at=NOON),
+    ended=(Ended(instance=THEIRS, attempt=1), Ended(instance=OURS, attempt=1)),
+)
+CONFIRMING = structs.replace(UNDEPLOY, before="noted")
+ORDERED = structs.replace(CONFIRMING, is_ordered=True)
+
+
+def forgotten(state: str | None, at: datetime | None = BEFORE, **fields: Any) -> Seen:
+    return structs.replace(
+        seen(state, provision_updated_at=at, **{"instance_uuid": None, **fields}), row=LIVED
+    )
+
+
+BEFORE_IT, AFTER = NOON.replace(hour=10), NOON.replace(hour=11)
+NOTED = "active since 2026-03-04T10:00:00+00:00"
+ACTIVE = Deployed(cell="c1", instance=OURS, attempt=1)
+NEW = a_rebuild()
+BEGUN = a_rebuild(before=NOTED)
+NOTED_FAILED = "deploy failed since 2026-03-04T10:00:00+00:00"
+FAILED_BEFORE = a_rebuild(before=NOTED_FAILED)
+
+
+def active(state: str | None = "active", **fields: Any) -> Seen:
+    """The node of an instance that was active before; by default it still is."""
+    return seen(state, **{"provision_updated_at": BEFORE_IT, **fields})
 
 
 # Ironic's provision states by what follows from them: for a deploy, and for an undeploy.
@@ -141,46 +185,221 @@ def test_a_node_that_is_neither_ours_nor_free_is_left_alone_with_the_reason(stat
     assert f"provision state is {state!r}" in step.reason
 
 
-def test_a_state_that_nobody_knows_is_waited_for() -> None:
-    for work in (DEPLOY, UNDEPLOY):
-        assert isinstance(next_step(work, seen("levitating")), WaitForNode)
+# What is done next, and no more than its kind where its words are told elsewhere.
+STEPS: dict[str, tuple[NodeDeploy, Seen, Step | Outcome | type]] = {
+    "a deploy waits for a state that nobody knows": (DEPLOY, seen("levitating"), WaitForNode),
+    "an undeploy waits for a state that nobody knows": (UNDEPLOY, seen("levitating"), WaitForNode),
+    "a deploy of a node that Ironic does not know has failed": (
+        DEPLOY,
+        Seen(None),
+        Fail("the node is deleted in Ironic"),
+    ),
+    "a node that Ironic does not know has nothing": (UNDEPLOY, Seen(None), Gone()),
+    "nothing is cleaned up on a node that Ironic does not know": (FAILED, Seen(None), Gone()),
+    "an answer 404 ends no delete of what was active": (
+        UNDEPLOY,
+        Seen(None, row=WAS_ACTIVE),
+        WaitForNode(NO_NODE),
+    ),
+    "a delete of what was active ends when somebody says that the node is gone": (
+        UNDEPLOY,
+        Seen(None, row=structs.replace(WAS_ACTIVE, is_deleted=True)),
+        Gone(),
+    ),
+    "an answer 404 ends the cleaning up of what was never active": (
+        FAILED,
+        Seen(None, row=structs.replace(WAS_ACTIVE, deployed=None)),
+        Gone(),
+    ),
+    **{
+        f"a deploy does not begin on a node that left the offer: {reason}, {whose}": (
+            DEPLOY,
+            seen(instance_uuid=instance, **fields),
+            Fail(reason),
+        )
+        for whose, instance in (("free", None), ("ours", OURS))
+        for reason, fields in LEFT_THE_OFFER.items()
+    },
+    "maintenance in the middle gives the deploy up": (
+        DEPLOY,
+        seen("wait call-back", **IN_MAINTENANCE),
+        Fail("the node was put in maintenance while it was deployed: smoke"),
+    ),
+    "maintenance does not give up what is active": (DEPLOY, seen("active", **IN_MAINTENANCE), Finish()),
+    "an instance that is set already is not set again but its info is": (
+        DEPLOY,
+        seen(),
+        SetInstance(instance_info(an_order(), a_node()), None),
+    ),
+    "what never got so far is taken off port by port": (UNDEPLOY, seen(vifs=("p1",)), DetachVif("p1")),
+    "ports are read again after each": (
+        UNDEPLOY,
+        after_step(seen(vifs=("p1",)), DetachVif("p1")),
+        ReadVifs(),
+    ),
+    "without ports the instance is taken off": (UNDEPLOY, seen(vifs=()), ClearInstance()),
+    "a deploy fails with Ironic's words": (
+        DEPLOY,
+        seen("deploy failed", last_error="no such image"),
+        Fail("deploy failed: no such image"),
+    ),
+    **{
+        f"ports that Ironic does not detach stay and {what} goes after so many {how}": (
+            structs.replace(work, **{how: tries}),
+            seen(instance_uuid=instance, vifs=PORTS),
+            step,
+        )
+        for how, tries in (("refusals", REFUSALS_MAX), ("repeats", NO_EFFECT_MAX))
+        for what, work, instance, step in (
+            ("the instance", UNDEPLOY, OURS, ClearInstance()),
+            ("the order", WITH_PORTS, None, Gone()),
+        )
+    },
+    "the ports on a node that is no longer ours are tried to the limit": (
+        structs.replace(WITH_PORTS, refusals=REFUSALS_MAX - 1),
+        seen("active", instance_uuid=THEIRS, vifs=PORTS),
+        DetachVif("port-1"),
+    ),
+    "the ports on a node that is no longer ours are not tried for ever": (
+        structs.replace(WITH_PORTS, refusals=REFUSALS_MAX),
+        seen("active", instance_uuid=THEIRS, vifs=PORTS),
+        Gone(),
+    ),
+    "an Ironic that was away has refused nothing": (
+        structs.replace(WITH_PORTS, tries=REFUSALS_MAX),
+        seen("active", instance_uuid=THEIRS, vifs=PORTS),
+        DetachVif("port-1"),
+    ),
+    "such a delete waits while Ironic cleans the node on its order": (
+        ORDERED,
+        forgotten("cleaning", LATER),
+        WaitForNode,
+    ),
+    "such a delete waits where the cleaning on its order failed": (
+        ORDERED,
+        forgotten("clean failed", LATER),
+        WaitForNode,
+    ),
+    "such a delete is done when Ironic has cleaned the node on its order": (
+        ORDERED,
+        forgotten("available", LATER),
+        Gone(),
+    ),
+    "an ended instance that a restored Ironic has there is taken off for the delete": (
+        CONFIRMING,
+        forgotten("active", instance_uuid=THEIRS),
+        SetState("deleted"),
+    ),
+    "no other instance that a restored Ironic has there is taken off": (
+        CONFIRMING,
+        forgotten("active", instance_uuid=NODE_ID),
+        WaitForNode,
+    ),
+    "an operator's work on a node that Ironic believed to be free cleans nothing": (
+        UNDEPLOY,
+        forgotten("manageable", LATER),
+        Note,
+    ),
+    **{
+        f"what Ironic did since the instance was active confirms its delete: {state}, {how}": (
+            structs.replace(UNDEPLOY, is_ordered=is_ordered),
+            forgotten(state, at, instance_uuid=THEIRS if state == "active" else None),
+            step,
+        )
+        for state in ("cleaning", "clean wait", "clean failed", "available", "active")
+        for how, is_ordered, at, step in (
+            ("later", False, LATER, Gone()),
+            ("as old and ordered", True, NOON, Gone()),
+            # It was restored while it carried out the order.
+            ("ordered and restored", True, BEFORE, Note),
+        )
+    },
+    # Ironic brings it from its cleaning to `manageable`, and does not clean it again while it is retired.
+    **{
+        f"a retired node has been cleaned by an order whose answer was lost: {how}": (
+            structs.replace(UNDEPLOY, is_sent=is_sent),
+            forgotten("manageable", at, retired=retired),
+            step,
+        )
+        for how, is_sent, at, retired, step in (
+            ("yes", True, LATER, True, Gone()),
+            ("not retired", True, LATER, False, Note),
+            ("not ordered", False, LATER, True, Note),
+            ("before", True, BEFORE, True, Note),
+        )
+    },
+    "first it is noted since when the node is active": (NEW, active(), Note(NOTED)),
+    "first it is noted since when the node has failed": (NEW, active("deploy failed"), Note(NOTED_FAILED)),
+    "first it is noted that the node has no time": (
+        NEW,
+        active(provision_updated_at=None),
+        Note("active since ever"),
+    ),
+    "active is no success of a rebuild that Ironic has not taken": (BEGUN, active(), SetInstance),
+    "active is the success of a rebuild if the node is active anew": (
+        BEGUN,
+        active(provision_updated_at=AFTER),
+        Finish(),
+    ),
+    "active is the success of a rebuild if Ironic took the order": (
+        structs.replace(BEGUN, is_ordered=True),
+        active(),
+        Finish(),
+    ),
+    "active is the success of a rebuild if the order was taken just now": (
+        BEGUN,
+        active(is_ordered=True),
+        Finish(),
+    ),
+    "active is news after a failure whatever the time": (FAILED_BEFORE, active(), Finish()),
+    "a failure of before is no failure of this rebuild": (
+        FAILED_BEFORE,
+        active("deploy failed"),
+        SetInstance,
+    ),
+    "a failure anew is of this rebuild": (
+        FAILED_BEFORE,
+        active("deploy failed", provision_updated_at=AFTER, last_error="no disk"),
+        Fail("deploy failed: no disk"),
+    ),
+    "a failure is told also if Ironic gives no reason": (
+        BEGUN,
+        active("error"),
+        Fail("error: Ironic gives no reason"),
+    ),
+    **{
+        f"a rebuild fails in the state {state}": (
+            BEGUN,
+            active(state),
+            Fail(f"provision state is {state!r}, and Ironic rebuilds no instance in that"),
+        )
+        for state in ("rescue", "service", "deleting", "available", "no such state")
+    },
+    "a node with another instance is left alone": (
+        BEGUN,
+        active(instance_uuid=THEIRS),
+        Fail(f"the instance is not on the node, but {THEIRS}"),
+    ),
+    "a node without an instance is left alone": (
+        BEGUN,
+        active(instance_uuid=None),
+        Fail("the instance is not on the node, but none"),
+    ),
+    "a rebuild of a node that Ironic does not know has failed": (
+        BEGUN,
+        Seen(None),
+        Fail("the node is deleted in Ironic"),
+    ),
+    "an undeploy takes off what is rebuilt": (UNDEPLOY, active(), SetState("deleted")),
+}
 
 
-def test_a_node_that_ironic_does_not_know_has_failed_and_has_nothing() -> None:
-    assert next_step(DEPLOY, Seen(None)) == Fail("the node is deleted in Ironic")
-    assert next_step(UNDEPLOY, Seen(None)) == Gone()
-    assert next_step(FAILED, Seen(None)) == Gone()
+@pytest.mark.parametrize("case", STEPS)
+def test_what_is_done_next(case: str) -> None:
+    work, there, expected = STEPS[case]
+    step = next_step(work, there)
 
-
-def test_an_answer_404_ends_no_delete_of_what_was_active_until_somebody_says_that_the_node_is_gone() -> None:
-    row = NodeRow(id=NODE_ID, deployed=Deployed(cell="c1", instance=OURS, attempt=UNDEPLOY.attempt))
-
-    assert next_step(UNDEPLOY, Seen(None, row=row)) == WaitForNode(NO_NODE)
-    assert next_step(UNDEPLOY, Seen(None, row=structs.replace(row, is_deleted=True))) == Gone()
-    assert next_step(FAILED, Seen(None, row=structs.replace(row, deployed=None))) == Gone()
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"maintenance": True, "maintenance_reason": "disk"}, "the node is in maintenance: 'disk'"),
-        ({"retired": True}, "the node is retired"),
-        ({"power_state": "error"}, "power state is 'error'"),
-        ({"fault": "clean failure"}, "fault is 'clean failure'"),
-    ],
-)
-def test_a_deploy_does_not_begin_on_a_node_that_left_the_offer(fields: dict[str, Any], reason: str) -> None:
-    for instance in (None, OURS):
-        assert next_step(DEPLOY, seen(instance_uuid=instance, **fields)) == Fail(reason)
-
-
-def test_maintenance_in_the_middle_gives_the_deploy_up_but_not_what_is_active() -> None:
-    in_maintenance = {"maintenance": True, "maintenance_reason": "smoke"}
-
-    failed = next_step(DEPLOY, seen("wait call-back", **in_maintenance))
-
-    assert failed == Fail("the node was put in maintenance while it was deployed: smoke")
-    assert next_step(DEPLOY, seen("active", **in_maintenance)) == Finish()
+    assert (type(step) if isinstance(expected, type) else step) == expected
 
 
 def test_the_steps_of_a_deploy_come_in_their_order() -> None:
@@ -205,26 +424,6 @@ def test_the_steps_of_a_deploy_come_in_their_order() -> None:
     ]
 
 
-def test_an_instance_that_is_set_already_is_not_set_again_but_its_info_is() -> None:
-    step = next_step(DEPLOY, seen())
-
-    assert step == SetInstance(instance_info(an_order(), a_node()), None)
-
-
-def test_what_never_got_so_far_is_taken_off_port_by_port() -> None:
-    attached = seen(vifs=("p1",))
-
-    assert next_step(UNDEPLOY, attached) == DetachVif("p1")
-    assert next_step(UNDEPLOY, after_step(attached, DetachVif("p1"))) == ReadVifs()
-    assert next_step(UNDEPLOY, seen(vifs=())) == ClearInstance()
-
-
-def test_a_deploy_fails_with_ironics_words() -> None:
-    words = next_step(DEPLOY, seen("deploy failed", last_error="no such image"))
-
-    assert words == Fail("deploy failed: no such image")
-
-
 def test_a_refusal_ends_a_deploy_unless_another_node_may_still_be_losing_the_instance() -> None:
     own, state = SetInstance({}, OURS), SetState("active")
 
@@ -233,6 +432,8 @@ def test_a_refusal_ends_a_deploy_unless_another_node_may_still_be_losing_the_ins
     assert after_refusal(DEPLOY, own, 400, "no") == Fail("Ironic refuses to set the instance: no")
     busy = "Ironic refuses to set the instance: busy"
     assert after_refusal(DEPLOY, own, 409, "busy") == Again(busy, is_refusal=True)
+    rebuild = "Ironic refuses to bring the node to 'rebuild': in maintenance"
+    assert after_refusal(BEGUN, SetState("rebuild"), 400, "in maintenance") == Fail(rebuild)
     patient = a_deploy(refusals=REFUSALS_MAX)
     assert after_refusal(patient, own, 409, "busy") == Fail(f"{busy} (try 13, the last)")
 
@@ -275,16 +476,6 @@ def test_each_step_of_a_deploy_and_of_a_rebuild_is_given_up_after_so_many_tries(
         assert isinstance(failed, Fail)
         assert words_of(step) in failed.reason
         assert "4 tries" in failed.reason
-
-
-@pytest.mark.parametrize("worn", [{"refusals": REFUSALS_MAX}, {"repeats": NO_EFFECT_MAX}])
-def test_ports_that_ironic_does_not_detach_stay_and_the_instance_goes(worn: dict[str, int]) -> None:
-    there = seen(vifs=PORTS)
-
-    assert next_step(UNDEPLOY, there) == DetachVif("port-1")
-    assert next_step(structs.replace(UNDEPLOY, **worn), there) == ClearInstance()
-    gone = seen(instance_uuid=None, vifs=PORTS)
-    assert next_step(structs.replace(WITH_PORTS, **worn), gone) == Gone()
 
 
 @pytest.mark.parametrize(
@@ -366,11 +557,6 @@ def test_no_step_is_taken_without_reading_the_node_after_it_changed() -> None:
     before = seen(has_info=True, is_valid=True)
 
     assert after_step(before, SetState("active")) is before
-    assert deploying.next_step(DEPLOY, seen("deploying")) == WaitForNode("provision state is 'deploying'")
-
-
-PORTS = ("port-1", "port-2")
-WITH_PORTS = a_deploy(order=an_order(ports=PORTS), failure="somebody set another instance")
 
 
 def test_ports_of_ours_are_detached_from_a_node_that_somebody_gave_another_instance() -> None:
@@ -391,34 +577,6 @@ def test_where_only_the_instance_was_removed_ports_are_detached_unless_ironic_do
     step = next_step(given_up, seen(state, instance_uuid=None))
 
     assert step == (ReadVifs() if PROVISION_STATES[state].undeploy == "clear" else Gone())
-
-
-def test_the_ports_on_a_node_that_is_no_longer_ours_are_not_tried_for_ever() -> None:
-    there = seen("active", instance_uuid=THEIRS, vifs=PORTS)
-
-    assert next_step(structs.replace(WITH_PORTS, refusals=REFUSALS_MAX - 1), there) == DetachVif("port-1")
-    assert next_step(structs.replace(WITH_PORTS, refusals=REFUSALS_MAX), there) == Gone()
-    away = structs.replace(WITH_PORTS, tries=REFUSALS_MAX)
-    assert next_step(away, there) == DetachVif("port-1"), "Ironic was away, and refused nothing"
-
-
-# A delete of an instance that was active here, of which Ironic knows nothing any more: it was restored from an older backup.
-NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
-BEFORE, LATER = NOON - timedelta(hours=1), NOON + timedelta(minutes=1)
-LIVED = NodeRow(
-    id=NODE_ID,
-    version=3,
-    cell="c1",
-    deployed=Deployed(cell="c1", instance=OURS, attempt=1, active_at=NOON),
-    ended=(Ended(instance=THEIRS, attempt=1), Ended(instance=OURS, attempt=1)),
-)
-CONFIRMING = structs.replace(UNDEPLOY, before="noted")
-
-
-def forgotten(state: str | None, at: datetime | None = BEFORE, **fields: Any) -> Seen:
-    return structs.replace(
-        seen(state, provision_updated_at=at, **{"instance_uuid": None, **fields}), row=LIVED
-    )
 
 
 @pytest.mark.parametrize("at", [BEFORE, NOON, None], ids=["older", "as old", "no time"])
@@ -445,69 +603,6 @@ def _since(there: Seen) -> str:
     return f"{there.node.provision_state} since {at.isoformat() if at else 'ever'}"
 
 
-def test_such_a_delete_is_done_when_ironic_has_cleaned_the_node_on_its_order() -> None:
-    ordered = structs.replace(CONFIRMING, is_ordered=True)
-    assert isinstance(next_step(ordered, forgotten("cleaning", LATER)), WaitForNode)
-    assert isinstance(next_step(ordered, forgotten("clean failed", LATER)), WaitForNode)
-    assert next_step(ordered, forgotten("available", LATER)) == Gone()
-
-
-def test_an_ended_instance_that_a_restored_ironic_has_there_is_taken_off_for_the_delete_and_no_other() -> (
-    None
-):
-    assert next_step(CONFIRMING, forgotten("active", instance_uuid=THEIRS)) == SetState("deleted")
-    stranger = forgotten("active", instance_uuid=NODE_ID)
-    assert isinstance(next_step(CONFIRMING, stranger), WaitForNode)
-
-
-@pytest.mark.parametrize("state", ["cleaning", "clean wait", "clean failed", "available", "active"])
-def test_what_ironic_did_since_the_instance_was_active_confirms_its_delete(state: str) -> None:
-    instance = THEIRS if state == "active" else None
-    assert next_step(UNDEPLOY, forgotten(state, LATER, instance_uuid=instance)) == Gone()
-    # An operator's work on a node that Ironic believed to be free cleans nothing.
-    assert next_step(UNDEPLOY, forgotten("manageable", LATER)) != Gone()
-    ordered = structs.replace(UNDEPLOY, is_ordered=True)
-    assert next_step(ordered, forgotten(state, NOON, instance_uuid=instance)) == Gone()
-    # It was restored while it carried out the order.
-    assert next_step(ordered, forgotten(state, BEFORE, instance_uuid=instance)) != Gone()
-
-
-@pytest.mark.parametrize(
-    ("at", "retired", "is_sent", "is_done"),
-    [
-        (LATER, True, True, True),
-        (LATER, False, True, False),
-        (LATER, True, False, False),
-        (BEFORE, True, True, False),
-    ],
-)
-def test_a_retired_node_has_been_cleaned_by_an_order_whose_answer_was_lost(
-    at: datetime, *, retired: bool, is_sent: bool, is_done: bool
-) -> None:
-    """Ironic brings it from its cleaning to `manageable`, and does not clean it again while it is retired."""
-    sent = structs.replace(UNDEPLOY, is_sent=is_sent)
-
-    assert (next_step(sent, forgotten("manageable", at, retired=retired)) == Gone()) is is_done
-
-
-BEFORE_IT, AFTER = NOON.replace(hour=10), NOON.replace(hour=11)
-NOTED = "active since 2026-03-04T10:00:00+00:00"
-ACTIVE = Deployed(cell="c1", instance=OURS, attempt=1)
-NEW = a_rebuild()
-BEGUN = a_rebuild(before=NOTED)
-
-
-def active(state: str | None = "active", **fields: Any) -> Seen:
-    """The node of an instance that was active before; by default it still is."""
-    return seen(state, **{"provision_updated_at": BEFORE_IT, **fields})
-
-
-def test_first_it_is_noted_since_when_the_node_is_active() -> None:
-    assert next_step(NEW, active()) == Note(NOTED)
-    assert next_step(NEW, active("deploy failed")) == Note("deploy failed since 2026-03-04T10:00:00+00:00")
-    assert next_step(NEW, active(provision_updated_at=None)) == Note("active since ever")
-
-
 def test_the_steps_of_a_rebuild_come_in_their_order() -> None:
     order = a_redeploy(config_drive="http://drives/1")
     work, now = a_rebuild(order=order, before=NOTED), active()
@@ -524,55 +619,11 @@ def test_the_steps_of_a_rebuild_come_in_their_order() -> None:
     assert info.info["image_source"] == order.image.source
 
 
-def test_active_counts_only_if_ironic_took_the_order_or_the_node_is_active_anew() -> None:
-    assert isinstance(next_step(BEGUN, active()), SetInstance)
-    assert next_step(BEGUN, active(provision_updated_at=AFTER)) == Finish()
-    assert next_step(structs.replace(BEGUN, is_ordered=True), active()) == Finish()
-    assert next_step(BEGUN, active(is_ordered=True)) == Finish()
-    # Another state is news, whatever the time.
-    failed_before = a_rebuild(before="deploy failed since 2026-03-04T10:00:00+00:00")
-    assert next_step(failed_before, active()) == Finish()
-
-
-def test_a_failure_counts_only_if_it_is_of_this_rebuild() -> None:
-    before = a_rebuild(before="deploy failed since 2026-03-04T10:00:00+00:00")
-
-    assert isinstance(next_step(before, active("deploy failed")), SetInstance)
-    assert next_step(
-        before, active("deploy failed", provision_updated_at=AFTER, last_error="no disk")
-    ) == Fail("deploy failed: no disk")
-    assert next_step(BEGUN, active("error")) == Fail("error: Ironic gives no reason")
-
-
 @pytest.mark.parametrize("state", ["deploy", "deploying", "wait call-back", "deploy hold", "rebuild"])
 def test_what_ironic_works_on_is_waited_for_whoever_ordered_it(state: str) -> None:
     for work in (NEW, BEGUN):
         assert next_step(work, active(state)) == WaitForNode(f"provision state is {state!r}")
         assert isinstance(next_step(work, active(state, maintenance=True)), WaitForNode)
-
-
-@pytest.mark.parametrize("state", ["rescue", "service", "deleting", "available", "no such state"])
-def test_in_any_other_state_it_fails(state: str) -> None:
-    failed = next_step(BEGUN, active(state))
-
-    assert isinstance(failed, Fail)
-    assert repr(state) in failed.reason
-
-
-def test_a_node_without_the_instance_is_left_alone() -> None:
-    assert next_step(BEGUN, active(instance_uuid=THEIRS)) == Fail(
-        f"the instance is not on the node, but {THEIRS}"
-    )
-    assert next_step(BEGUN, active(instance_uuid=None)) == Fail("the instance is not on the node, but none")
-    assert next_step(BEGUN, Seen(None)) == Fail("the node is deleted in Ironic")
-
-
-def test_a_step_that_ironic_refuses_ends_it() -> None:
-    step = SetState("rebuild")
-
-    assert after_refusal(BEGUN, step, 400, "in maintenance") == Fail(
-        "Ironic refuses to bring the node to 'rebuild': in maintenance"
-    )
 
 
 @pytest.mark.parametrize(
@@ -612,75 +663,3 @@ def an_answer(failure: str = "", *, number: int = 102, is_active: bool = True) -
         failure=failure,
         is_active=is_active,
     )
-
-
-def after(row: NodeRow, order: Any) -> tuple[NodeRow, object]:
-    return after_order(row, order, NOON, can_deploy=True)
-
-
-def test_a_rebuild_is_written_on_the_row_and_comes_again_without_a_change() -> None:
-    row, answer = after(a_row(), a_redeploy())
-
-    assert answer is None
-    assert row.deploy == a_rebuild(started_at=NOON, due_at=AT_ONCE)
-    assert after(row, a_redeploy()) == (row, None)
-    assert after(row, a_redeploy(101)) == (row, None)
-    assert after(row, a_redeploy(103))[0].deploy == a_rebuild(
-        order=a_redeploy(103), started_at=NOON, due_at=AT_ONCE
-    )
-
-
-@pytest.mark.parametrize("deployed", [ACTIVE, None], ids=["known", "only Ironic knows of it"])
-def test_a_rebuild_that_was_done_is_answered_again_and_an_earlier_one_is_not(
-    deployed: Deployed | None,
-) -> None:
-    row, _ = after(a_row(deployed=deployed), a_redeploy())
-    assert row.deploy is not None
-    row, answer = ended(row, row.deploy, Finish(), row.node)
-
-    assert answer == an_answer()
-    assert after(row, a_redeploy()) == (row, an_answer())
-    assert after(row, a_redeploy(101)) == (row, None)
-    assert row.deployed == structs.replace(ACTIVE, rebuilt=Rebuilt(number=102))
-
-
-@pytest.mark.parametrize(
-    ("row", "words", "is_active"),
-    [
-        (NodeRow(id=NODE_ID), "is not known here", False),
-        (a_row(deployed=None, node=a_node()), "attempt 1 of the instance is not on node", False),
-        (a_row(deployed=structs.replace(ACTIVE, attempt=2)), "attempt 1 of the instance is not on", False),
-        (a_row(deploy=a_deploy(kind="undeploy")), f"undeploy of instance {OURS} is under way", True),
-    ],
-)
-def test_a_rebuild_is_refused_with_its_reason(row: NodeRow, words: str, *, is_active: bool) -> None:
-    same, answer = after(row, a_redeploy())
-
-    assert isinstance(answer, InstanceRedeployed)
-    assert words in answer.failure
-    assert answer.is_active == is_active
-    assert same.deploy is row.deploy
-
-
-def test_a_daemon_without_ironics_api_refuses_and_it_stays_refused() -> None:
-    row, answer = after_order(a_row(), a_redeploy(), NOON, can_deploy=False)
-
-    assert answer == an_answer(NO_API)
-    assert after(row, a_redeploy()) == (row, answer)
-    assert after(row, a_redeploy(103))[0].deploy is not None
-
-
-def test_an_undeploy_ends_a_rebuild_and_one_that_comes_later_is_refused() -> None:
-    row, _ = after(a_row(), a_redeploy())
-    row, answer = after(row, an_undeploy())
-
-    assert answer is None
-    assert row.deploy is not None
-    assert row.deploy.kind == "undeploy"
-    same, refused = after(row, a_redeploy(103))
-    assert refused == an_answer("attempt 1 was undeployed", number=103, is_active=True)
-    assert same.deploy == row.deploy
-    assert next_step(row.deploy, active()) == SetState("deleted")
-    gone, destroyed = ended(row, row.deploy, Gone())
-    assert isinstance(destroyed, InstanceDestroyed)
-    assert (gone.deploy, gone.deployed) == (None, None)

@@ -1,5 +1,6 @@
 """What orders make of a node's row: accepted, refused, answered again, and never done twice."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -7,10 +8,11 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
+from bus.messages.cell import InstanceDestroyed, InstanceRedeployed, InstanceSpawned, SpawnFailed
 from engine.flavors import InstanceId
 from engine.hosts import NODE
 from engine.inventories import ConsumerId
+from ironic_sync.core.deploying import Finish, Gone, ended
 from ironic_sync.core.node import PROVISION_STATES, Node
 from ironic_sync.core.offers import CellMap
 from ironic_sync.core.rows import AT_ONCE, Alarms, Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
@@ -36,6 +38,7 @@ from tests.unit.ironic.deploys import (
     THEIRS,
     a_deploy,
     a_leave,
+    a_rebuild,
     a_redeploy,
     an_adoption,
     an_order,
@@ -45,6 +48,8 @@ from tests.unit.ironic.deploys import (
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 POLICY = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
 ACTIVE = Deployed(cell="c1", instance=OURS, attempt=1)
+# Ironic may be restored from an older backup: then it tells of a node what is not so any more.
+LIVING = structs.replace(ACTIVE, attempt=2)
 
 
 def a_row(**fields: Any) -> NodeRow:
@@ -55,31 +60,251 @@ def after(row: NodeRow, order: Order) -> tuple[NodeRow, Answer | None]:
     return after_order(row, order, NOON, can_deploy=True)
 
 
-def why_not(row: NodeRow, **fields: Any) -> str:
-    after_it, answer = after_order(
-        row, an_order(**{"attempt": 2, **fields}), NOON, can_deploy=fields.pop("can_deploy", True)
+# An order, or what else becomes of the row; what is answered (a text: the reason of a refusal); and what the row says then, None: the same.
+Happening = Order | Callable[[NodeRow], NodeRow]
+Step = tuple[Happening, Answer | str | None, dict[str, object] | None]
+DEPLOYING = a_deploy(started_at=NOON, due_at=AT_ONCE)
+UNDEPLOYING = a_deploy(kind="undeploy", started_at=NOON, due_at=AT_ONCE)
+REBUILDING = a_rebuild(started_at=NOON, due_at=AT_ONCE)
+ON_NODE = a_node(provision_state="active", instance_uuid=OURS)
+OF_THEIRS = a_deploy(instance=THEIRS)
+OVER = (Ended(instance=OURS, attempt=1),)
+WITH_ACTIVE = a_row(deployed=ACTIVE, node=ON_NODE)
+# Adoption: by the row alone.
+THERE = a_node(provision_state="active", instance_uuid=OURS, provision_updated_at=NOON)
+ADOPTED = structs.replace(ACTIVE, active_at=NOON)
+
+
+def destroyed(attempt: int = 1, instance: InstanceId = OURS) -> InstanceDestroyed:
+    return InstanceDestroyed(cell="c1", instance=instance, attempt=attempt, host=NODE_ID)
+
+
+def redeployed(failure: str = "", *, number: int = 102, is_active: bool = True) -> InstanceRedeployed:
+    return InstanceRedeployed(
+        cell="c1",
+        instance=OURS,
+        attempt=1,
+        host=NODE_ID,
+        number=number,
+        failure=failure,
+        is_active=is_active,
     )
-    assert isinstance(answer, SpawnFailed)
-    assert after_it.deploy is row.deploy
-    return answer.reason
 
 
-def test_a_deploy_is_written_on_the_row_and_comes_again_without_a_change() -> None:
-    row, answer = after(a_row(), an_order())
-    again = after(row, an_order())
-
-    assert answer is None
-    assert row.deploy == a_deploy(started_at=NOON, due_at=AT_ONCE)
-    assert again == (row, None)
+def freed(row: NodeRow) -> NodeRow:
+    return structs.replace(row, node=a_node())
 
 
-def test_a_deploy_that_was_done_is_answered_again() -> None:
-    row = a_row(deployed=ACTIVE, node=a_node(provision_state="active", instance_uuid=OURS))
+def settle(row: NodeRow) -> NodeRow:
+    return settled(row, POLICY)
 
-    same, answer = after(row, an_order())
 
-    assert same is row
-    assert answer == InstanceSpawned(cell="c1", instance=OURS, attempt=1, host=NODE_ID, kind="ironic")
+def finished(step: Finish | Gone) -> Callable[[NodeRow], NodeRow]:
+    def finish(row: NodeRow) -> NodeRow:
+        assert row.deploy is not None
+        return ended(row, row.deploy, step, row.node)[0]
+
+    return finish
+
+
+CASES: dict[str, tuple[NodeRow, list[Step]]] = {
+    "a deploy is written on the row and comes again without a change": (
+        a_row(),
+        [(an_order(), None, {"deploy": DEPLOYING}), (an_order(), None, None)],
+    ),
+    "a deploy that was done is answered again": (
+        WITH_ACTIVE,
+        [
+            (
+                an_order(),
+                InstanceSpawned(cell="c1", instance=OURS, attempt=1, host=NODE_ID, kind="ironic"),
+                None,
+            )
+        ],
+    ),
+    "what was refused stays refused when the node is free again": (
+        a_row(node=a_node(maintenance=True)),
+        [
+            (an_order(), "the node is in maintenance", {"deploy": None}),
+            (freed, None, {"node": a_node()}),
+            (an_order(), "the node is in maintenance", None),
+            (
+                an_order(attempt=2),
+                None,
+                {"deploy": structs.replace(DEPLOYING, order=an_order(attempt=2), attempt=2)},
+            ),
+        ],
+    ),
+    "a node in doubt is left to its owner to find out": (
+        a_row(node=a_node(maintenance=True), doubts=("a doubt",)),
+        [(an_order(), None, {"deploy": DEPLOYING})],
+    ),
+    "a deploy of an attempt that was undeployed is refused and a later one is not": (
+        a_row(),
+        [
+            (an_undeploy(attempt=2), destroyed(2), {"deploy": None}),
+            (an_order(), "attempt 2 of the instance is over here, and this is attempt 1", None),
+            (an_order(attempt=2), "was undeployed", None),
+            (
+                an_order(attempt=3),
+                None,
+                {"deploy": structs.replace(DEPLOYING, order=an_order(attempt=3), attempt=3)},
+            ),
+        ],
+    ),
+    "another instance is deployed where one was undeployed": (
+        a_row(),
+        [
+            (an_undeploy(attempt=2), destroyed(2), {"deploy": None}),
+            (
+                an_order(THEIRS),
+                None,
+                {"deploy": structs.replace(DEPLOYING, order=an_order(THEIRS), instance=THEIRS)},
+            ),
+        ],
+    ),
+    **{
+        f"an undeploy turns a deploy that {how}": (
+            a_row(deploy=deploy),
+            [
+                (
+                    an_undeploy(),
+                    None,
+                    {"deploy": structs.replace(UNDEPLOYING, order=deploy.order), "ended": OVER},
+                ),
+                (an_undeploy(), None, None),
+            ],
+        )
+        for how, deploy in (
+            ("is under way", DEPLOYING),
+            ("has failed", structs.replace(DEPLOYING, failure="no image")),
+        )
+    },
+    **{
+        f"what is on the node is undeployed: {how}": (
+            a_row(deployed=deployed, node=a_node(instance_uuid=OURS)),
+            [(an_undeploy(), None, {"deploy": UNDEPLOYING})],
+        )
+        for how, deployed in (("deployed here", ACTIVE), ("known to Ironic alone", None))
+    },
+    **{
+        f"an undeploy waits for the order of another instance on its node: {how}": (
+            a_row(deployed=deployed, node=ON_NODE, deploy=OF_THEIRS),
+            [
+                (an_undeploy(), None, {"deploy": OF_THEIRS}),
+                (lambda row: structs.replace(row, deploy=None), None, {"deploy": None}),
+                (
+                    with_leftover,
+                    None,
+                    {"deploy": structs.replace(UNDEPLOYING, is_leftover=deployed is None, started_at=None)},
+                ),
+                # The conductor is answered in the end.
+                (an_undeploy(), None, {"deploy": structs.replace(UNDEPLOYING, started_at=None)}),
+            ],
+        )
+        for how, deployed in (("deployed here", ACTIVE), ("known to Ironic alone", None))
+    },
+    "an attempt that a later one has taken over is gone": (
+        a_row(deployed=ACTIVE, node=ON_NODE, deploy=a_deploy(attempt=2)),
+        [(an_undeploy(), destroyed(), {"deploy": a_deploy(attempt=2)})],
+    ),
+    "a late undeploy of one that is over takes no other off although Ironic has that one there": (
+        a_row(node=a_node(provision_state="active", instance_uuid=THEIRS), deployed=LIVING),
+        [
+            (an_undeploy(THEIRS), destroyed(instance=THEIRS), {"deploy": None}),
+            (settle, None, {"deploy": None}),
+        ],
+    ),
+    "what Ironic has on a node is adopted by its row alone and comes again without a change": (
+        a_row(node=THERE),
+        [
+            (an_adoption(), None, {**structs.asdict(a_row(node=THERE)), "deployed": ADOPTED}),
+            (an_adoption(), None, None),
+            (settle, None, {"deploy": None}),
+            # It ends as any other does.
+            (an_undeploy(), None, {"deploy": UNDEPLOYING}),
+        ],
+    ),
+    "what is given back is no leftover and no late order touches it": (
+        a_row(node=THERE),
+        [
+            (an_adoption(), None, {"deployed": ADOPTED}),
+            (a_leave(), destroyed(), {"deployed": None, "ended": (), "left": OVER}),
+            (a_leave(), destroyed(), None),
+            (an_undeploy(), destroyed(), None),
+            (an_adoption(), "was given back", None),
+            (settle, None, {"deploy": None}),
+            (an_adoption(attempt=2), None, {"living": structs.replace(ADOPTED, attempt=2)}),
+            (an_undeploy(attempt=2), None, {"deploy": structs.replace(UNDEPLOYING, attempt=2)}),
+        ],
+    ),
+    "an order to leave that overtakes the adoption wins": (
+        a_row(node=THERE),
+        [
+            (a_leave(), destroyed(), {"deployed": None}),
+            (an_adoption(), "was given back", None),
+            (settle, None, {"deploy": None}),
+        ],
+    ),
+    "an undeploy that a person has ordered is not left half done": (
+        a_row(node=THERE),
+        [
+            (an_adoption(), None, {"deployed": ADOPTED}),
+            (an_undeploy(), None, {"deploy": UNDEPLOYING}),
+            (a_leave(), None, None),
+            (an_adoption(), "was undeployed", None),
+        ],
+    ),
+    "a rebuild is written on the row and comes again without a change": (
+        WITH_ACTIVE,
+        [
+            (a_redeploy(), None, {"deploy": REBUILDING}),
+            (a_redeploy(), None, None),
+            (a_redeploy(101), None, None),
+            (a_redeploy(103), None, {"deploy": structs.replace(REBUILDING, order=a_redeploy(103))}),
+        ],
+    ),
+    **{
+        f"a rebuild that was done is answered again and an earlier one is not: {how}": (
+            a_row(deployed=deployed, node=ON_NODE),
+            [
+                (a_redeploy(), None, {"deploy": REBUILDING}),
+                (
+                    finished(Finish()),
+                    None,
+                    {"deployed": structs.replace(ACTIVE, rebuilt=Rebuilt(number=102))},
+                ),
+                (a_redeploy(), redeployed(), None),
+                (a_redeploy(101), None, None),
+            ],
+        )
+        for how, deployed in (("known", ACTIVE), ("only Ironic knows of it", None))
+    },
+    "an undeploy ends a rebuild and one that comes later is refused": (
+        WITH_ACTIVE,
+        [
+            (a_redeploy(), None, {"deploy": REBUILDING}),
+            (an_undeploy(), None, {"deploy": structs.replace(UNDEPLOYING, order=a_redeploy())}),
+            (a_redeploy(103), redeployed("attempt 1 was undeployed", number=103), {"ended": OVER}),
+            (finished(Gone()), None, {"deploy": None, "deployed": None}),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_orders_make_of_the_row_of_a_node_and_what_is_answered(case: str) -> None:
+    row, steps = CASES[case]
+    for order, told, says in steps:
+        now, answer = (order(row), None) if callable(order) else after(row, order)
+        if isinstance(told, str):
+            assert isinstance(answer, SpawnFailed)
+            assert told in answer.reason
+        else:
+            assert answer == told
+        assert {name: getattr(now, name) for name in says or ()} == (says or {})
+        assert says or now is row
+        row = now
 
 
 @pytest.mark.parametrize(
@@ -98,72 +323,48 @@ def test_a_deploy_that_was_done_is_answered_again() -> None:
     ],
 )
 def test_a_deploy_is_refused_with_its_reason(row: NodeRow, words: str) -> None:
-    assert words in why_not(row)
+    now, answer = after(row, an_order(attempt=2))
+
+    assert isinstance(answer, SpawnFailed)
+    assert words in answer.reason
+    assert now.deploy is row.deploy
 
 
-def test_a_daemon_without_ironics_api_refuses_deploys_and_says_why() -> None:
+@pytest.mark.parametrize(
+    ("row", "words", "is_active"),
+    [
+        (NodeRow(id=NODE_ID), "is not known here", False),
+        (a_row(node=a_node()), "attempt 1 of the instance is not on node", False),
+        (
+            a_row(deployed=structs.replace(ACTIVE, attempt=2), node=ON_NODE),
+            "attempt 1 of the instance is not on",
+            False,
+        ),
+        (
+            a_row(deployed=ACTIVE, node=ON_NODE, deploy=a_deploy(kind="undeploy")),
+            f"undeploy of instance {OURS} is under way",
+            True,
+        ),
+    ],
+)
+def test_a_rebuild_is_refused_with_its_reason(row: NodeRow, words: str, *, is_active: bool) -> None:
+    now, answer = after(row, a_redeploy())
+
+    assert isinstance(answer, InstanceRedeployed)
+    assert words in answer.failure
+    assert answer.is_active == is_active
+    assert now.deploy is row.deploy
+
+
+def test_a_daemon_without_ironics_api_refuses_and_it_stays_refused() -> None:
     row, answer = after_order(a_row(), an_order(), NOON, can_deploy=False)
+    active, rebuilt = after_order(WITH_ACTIVE, a_redeploy(), NOON, can_deploy=False)
 
     assert isinstance(answer, SpawnFailed)
-    assert answer.reason == NO_API
-    assert row.deploy is None
-
-
-def test_what_was_refused_stays_refused_when_the_node_is_free_again() -> None:
-    row, _ = after(a_row(node=a_node(maintenance=True)), an_order())
-    row = structs.replace(row, node=a_node())
-
-    same, answer = after(row, an_order())
-
-    assert same is row
-    assert isinstance(answer, SpawnFailed)
-    assert answer.reason == "the node is in maintenance"
-    later, _ = after(row, an_order(attempt=2))
-    assert later.deploy is not None
-
-
-def test_a_node_in_doubt_is_left_to_its_owner_to_find_out() -> None:
-    row, answer = after(a_row(node=a_node(maintenance=True), doubts=("a doubt",)), an_order())
-
-    assert answer is None
-    assert row.deploy is not None
-
-
-@pytest.mark.parametrize("attempt", [1, 2])
-def test_a_deploy_of_an_attempt_that_was_undeployed_is_refused(attempt: int) -> None:
-    row, _ = after(a_row(), an_undeploy(attempt=2))
-
-    same, answer = after(row, an_order(attempt=attempt))
-
-    assert same is row
-    assert isinstance(answer, SpawnFailed)
-    assert after(row, an_order(attempt=3))[0].deploy is not None
-    assert after(row, an_order(THEIRS, 1))[0].deploy is not None
-
-
-def test_an_undeploy_turns_the_deploy_that_is_under_way() -> None:
-    for deploy in (a_deploy(), a_deploy(failure="no image")):
-        row, answer = after(a_row(deploy=deploy), an_undeploy())
-
-        assert answer is None
-        assert row.deploy is not None
-        assert (row.deploy.kind, row.deploy.failure, row.deploy.due_at) == ("undeploy", "", AT_ONCE)
-        assert row.ended == (Ended(instance=OURS, attempt=1),)
-        assert after(row, an_undeploy()) == (row, None)
-
-
-@pytest.mark.parametrize("deployed", [ACTIVE, None], ids=["deployed here", "known to Ironic alone"])
-def test_what_is_on_the_node_is_undeployed(deployed: Deployed | None) -> None:
-    row, answer = after(a_row(deployed=deployed, node=a_node(instance_uuid=OURS)), an_undeploy())
-
-    assert answer is None
-    assert row.deploy == NodeDeploy(
-        kind="undeploy", cell="c1", instance=OURS, attempt=1, started_at=NOON, due_at=AT_ONCE
-    )
-
-
-ON_NODE = a_node(provision_state="active", instance_uuid=OURS)
-OF_THEIRS = a_deploy(instance=THEIRS)
+    assert (answer.reason, row.deploy) == (NO_API, None)
+    assert rebuilt == redeployed(NO_API)
+    assert after(active, a_redeploy()) == (active, rebuilt)
+    assert after(active, a_redeploy(103))[0].deploy is not None
 
 
 @pytest.mark.parametrize(
@@ -190,26 +391,6 @@ def test_an_undeploy_of_what_is_not_there_is_answered_and_touches_nothing(row: N
 
     assert answer == InstanceDestroyed(cell="c1", instance=OURS, attempt=order.attempt, host=NODE_ID)
     assert same == structs.replace(row, ended=same.ended)
-
-
-@pytest.mark.parametrize("deployed", [ACTIVE, None], ids=["deployed here", "known to Ironic alone"])
-def test_an_undeploy_waits_for_the_order_of_another_instance_on_its_node(deployed: Deployed | None) -> None:
-    busy = a_row(deployed=deployed, node=ON_NODE, deploy=OF_THEIRS)
-
-    waiting, answer = after(busy, an_undeploy())
-
-    assert answer is None
-    assert waiting.deploy == OF_THEIRS
-    begun = with_leftover(structs.replace(waiting, deploy=None)).deploy
-    assert begun is not None
-    assert (begun.kind, begun.instance, begun.attempt) == ("undeploy", OURS, 1)
-    reminded, answer = after(structs.replace(waiting, deploy=begun), an_undeploy())
-    assert answer is None
-    assert reminded.deploy is not None
-    assert not reminded.deploy.is_leftover, "the conductor is answered in the end"
-    # An attempt that a later one has taken over is gone.
-    own = structs.replace(busy, deploy=a_deploy(attempt=2))
-    assert isinstance(after(own, an_undeploy())[1], InstanceDestroyed)
 
 
 def _instance(number: int) -> InstanceId:
@@ -367,10 +548,6 @@ def test_a_rebuild_does_not_forget_what_the_conductor_was_told_of_its_node() -> 
     assert after_it.deployed.gone_or_back == 1
 
 
-# Ironic may be restored from an older backup: then it tells of a node what is not so any more.
-LIVING = Deployed(cell="c1", instance=OURS, attempt=2)
-
-
 def test_what_lives_on_a_node_by_the_books_is_not_wiped_since_ironic_has_an_ended_instance_there() -> None:
     over = (Ended(instance=THEIRS, attempt=1), Ended(instance=OURS, attempt=1))
     row = a_row(node=a_node(provision_state="active", instance_uuid=THEIRS), deployed=LIVING, ended=over)
@@ -387,16 +564,6 @@ def test_what_lives_on_a_node_by_the_books_is_not_wiped_since_ironic_has_an_ende
     # Of two that have ended, Ironic's one is taken off.
     ended = structs.replace(row, ended=(Ended(instance=THEIRS, attempt=1), Ended(instance=OURS, attempt=2)))
     assert settled(ended, POLICY).deploy is not None
-
-
-def test_a_late_undeploy_of_one_that_is_over_takes_no_other_off_although_ironic_has_that_one_there() -> None:
-    row = a_row(node=a_node(provision_state="active", instance_uuid=THEIRS), deployed=LIVING)
-
-    after_it, answer = after(row, an_undeploy(THEIRS))
-
-    assert isinstance(answer, InstanceDestroyed)
-    assert after_it.deploy is None
-    assert settled(after_it, POLICY).deploy is None
 
 
 def test_a_node_that_ironic_believes_to_be_free_is_not_offered_while_an_instance_lives_there() -> None:
@@ -428,22 +595,6 @@ def test_what_the_node_of_a_living_instance_says_is_to_be_told(state: str | None
     assert node_words(structs.replace(row, deploy=OF_THEIRS)) == ""
 
 
-# Adoption: by the row alone.
-
-THERE = a_node(provision_state="active", instance_uuid=OURS, provision_updated_at=NOON)
-
-
-def test_what_ironic_has_on_a_node_is_adopted_by_its_row_alone_and_comes_again_without_a_change() -> None:
-    row, answer = after(a_row(node=THERE), an_adoption())
-
-    assert answer is None
-    assert row == a_row(node=THERE, deployed=structs.replace(ACTIVE, active_at=NOON))
-    assert after(row, an_adoption()) == (row, None)
-    assert settled(row, POLICY).deploy is None
-    # It ends as any other does.
-    assert after(row, an_undeploy())[0].deploy is not None
-
-
 @pytest.mark.parametrize(
     ("row", "words"),
     [
@@ -472,37 +623,3 @@ def test_a_refused_adoption_leaves_the_row_as_it_was(row: NodeRow, words: str) -
     assert same is row
     assert isinstance(answer, SpawnFailed)
     assert words in answer.reason
-
-
-def test_what_is_given_back_is_no_leftover_and_no_late_order_touches_it() -> None:
-    adopted, _ = after(a_row(node=THERE), an_adoption())
-
-    row, answer = after(adopted, a_leave())
-
-    assert answer == InstanceDestroyed(cell="c1", instance=OURS, attempt=1, host=NODE_ID)
-    assert (row.deployed, row.ended, row.left) == (None, (), (Ended(instance=OURS, attempt=1),))
-    assert settled(row, POLICY).deploy is None
-    assert after(row, a_leave()) == (row, answer)
-    assert after(row, an_undeploy()) == (row, answer)
-    assert isinstance(after(row, an_adoption())[1], SpawnFailed)
-    again, _ = after(row, an_adoption(attempt=2))
-    assert again.living is not None
-    assert after(again, an_undeploy(attempt=2))[0].deploy is not None
-
-
-def test_an_order_to_leave_that_overtakes_the_adoption_wins() -> None:
-    row, _ = after(a_row(node=THERE), a_leave())
-
-    same, answer = after(row, an_adoption())
-
-    assert same is row
-    assert isinstance(answer, SpawnFailed)
-    assert settled(row, POLICY).deploy is None
-
-
-def test_an_undeploy_that_a_person_has_ordered_is_not_left_half_done() -> None:
-    adopted, _ = after(a_row(node=THERE), an_adoption())
-    going, _ = after(adopted, an_undeploy())
-
-    assert after(going, a_leave()) == (going, None)
-    assert isinstance(after(going, an_adoption())[1], SpawnFailed)
