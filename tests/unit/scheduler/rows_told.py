@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 
 from bus.messages.build import BuildRejected
-from scheduler_worker.core.instances.history import changes_between
+from scheduler_worker.core.instances.history import changes_between, details_of
 from scheduler_worker.core.instances.rows import InstanceRow, messages_of
 
 Happening = Callable[[InstanceRow], InstanceRow | BuildRejected | None]
@@ -21,7 +21,7 @@ def check(case: Case) -> None:
             assert now is None or now is row
         elif isinstance(says, str):
             assert isinstance(now, BuildRejected)
-            assert now.reason == says
+            assert f"{now.field} {now.value}: {now.reason}" == says, now
         else:
             assert isinstance(now, InstanceRow), now
             told = {path: _fact(row, now, path) for path in says}
@@ -35,4 +35,10 @@ def _fact(before: InstanceRow, now: InstanceRow, path: str) -> object:
         return [type(each) for each in messages_of(now)]
     if path == "changes":
         return [(each.what, each.number, each.outcome) for each in changes_between(before, now, "a user")]
+    if path == "numbers":
+        return [getattr(each, "sequence", None) for each in messages_of(now)]
+    if path == "may_be_lost":
+        return now.may_lose(is_new=False)
+    if path.startswith("details."):
+        return attrgetter(path.removeprefix("details."))(details_of(now))
     return attrgetter(path)(now)

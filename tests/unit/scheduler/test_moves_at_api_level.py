@@ -347,14 +347,14 @@ OTHER = RequestId(UUID(int=8))
 TO_CONFIRM = arrived(
     taken(a_row(), an_order("resize", flavor=Flavor(name="large", vcpus=8)), next_spec=b"large")
 )
-WAITS_ALREADY = f"it waits for room to migrate, by request {UUID(int=7)}: abort that first"
+WAITS_ALREADY = f"instance {ONE}: it waits for room to migrate, by request {UUID(int=7)}: abort that first"
 CASES: dict[str, Case] = {
     "a move is not reverted to a host that is down but it is confirmed": (
         arrived(taken(a_row())),
         [
             (
                 ends("revert", down="h1"),
-                "its first host h1 is down, and the instance would be destroyed where it runs now: confirm the move",
+                "how revert: its first host h1 is down, and the instance would be destroyed where it runs now: confirm the move",
             ),
             (ends("confirm", down="h1"), {}),
         ],
@@ -364,7 +364,7 @@ CASES: dict[str, Case] = {
         [
             (
                 ends("confirm", request_id=OTHER),
-                f"the instance has no such move: its last move is by request {UUID(int=7)}",
+                f"request_id {OTHER}: the instance has no such move: its last move is by request {UUID(int=7)}",
             )
         ],
     ),

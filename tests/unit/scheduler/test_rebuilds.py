@@ -10,15 +10,14 @@ from bus.messages.build import (
     BuildInstance,
     BuildRejected,
     InstanceActive,
-    InstanceDeleted,
     InstanceFailed,
     InstanceState,
     Move,
     Rebuild,
     RebuildInstance,
 )
+from bus.messages.cell import RebuildInCell
 from engine.flavors import Image, InstanceId, RequestId
-from scheduler_worker.core.instances.history import details_of
 from scheduler_worker.core.instances.lifecycle import deleted_unseen, heard
 from scheduler_worker.core.instances.resizes import RebuildImage, rebuilt
 from scheduler_worker.core.instances.resizes import refused as refused_order
@@ -31,9 +30,9 @@ from scheduler_worker.core.instances.rows import (
     SHELVED,
     InstanceRow,
     accepted,
-    messages_of,
 )
 from tests.contracts.placement_orders import an_id
+from tests.unit.scheduler.rows_told import Case, Happening, check
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ONE = InstanceId(an_id("one"))
@@ -93,12 +92,12 @@ def refused(row: InstanceRow | None, order: RebuildInstance | None = None) -> Bu
 
 
 def said(
-    kind: type[InstanceActive | InstanceFailed | InstanceDeleted],
+    kind: type[InstanceActive | InstanceFailed],
     row: InstanceRow,
     sequence: int,
     rebuild: Rebuild | None,
     **fields: Any,
-) -> InstanceActive | InstanceFailed | InstanceDeleted:
+) -> InstanceActive | InstanceFailed:
     values = {"state": ACTIVE, "host": "n1", "cell": "c1", "changed_at": NOON, **fields}
     state = InstanceState(
         id=row.id, request_id=row.told.request_id, sequence=sequence, rebuild=rebuild, **values
@@ -106,24 +105,155 @@ def said(
     return kind(cell="c1", instance=state)
 
 
-@pytest.mark.parametrize("seconds", [0, 86_401])
-def test_a_deadline_that_makes_no_sense_is_refused(seconds: int) -> None:
-    answer = refused(a_row(), an_order(deadline_s=seconds))
+TAKEN, BY_NAME = taken(a_row()), an_order(image=None, image_name="debian")
+EARLIER = TAKEN.told.rebuild
+SECOND = taken(structs.replace(TAKEN, told=structs.replace(TAKEN.told, state=ACTIVE)), an_order(2))
+NAMED = taken(a_row(), BY_NAME)
+DUPLICATE = "duplicate id: a rebuild with this id and another image was taken before"
 
-    assert (answer.field, answer.value) == ("deadline_s", str(seconds))
+
+def orders(number: int = 1, *, down: str = "", **fields: Any) -> Happening:
+    return lambda row: judged(row, an_order(number, **fields), down)
 
 
-def test_an_order_that_comes_again_changes_nothing_while_it_is_done_and_after() -> None:
-    row = taken(a_row())
-    assert taken(row) is row
-    done = heard(row, said(InstanceActive, row, 104, row.told.rebuild), NOON)
-    assert done is not None
+def hears(
+    kind: type[InstanceActive | InstanceFailed], sequence: int, *, failure: str = "", **fields: Any
+) -> Happening:
+    """About its rebuild, unless another is given."""
 
-    assert taken(done) is done
-    second = taken(done, an_order(2))
-    assert second.told.state == REBUILDING
-    # The first, delivered once more, though another came after it.
-    assert taken(second) is second
+    def hear(row: InstanceRow) -> InstanceRow | None:
+        assert row.told.rebuild is not None
+        values = {"rebuild": structs.replace(row.told.rebuild, failure=failure), **fields}
+        return heard(row, said(kind, row, sequence, **values), NOON)
+
+    return hear
+
+
+CASES: dict[str, Case] = {
+    "an order that comes again changes nothing while it is done and after": (
+        a_row(),
+        [
+            (orders(), {"told.state": REBUILDING}),
+            (orders(), None),
+            (hears(InstanceActive, 104), {"told.state": ACTIVE}),
+            (orders(), None),
+            (orders(2), {"told.state": REBUILDING}),
+            # The first, delivered once more, though another came after it.
+            (orders(), None),
+        ],
+    ),
+    "a deadline that makes no sense is refused": (
+        a_row(),
+        [
+            (orders(deadline_s=seconds), f"deadline_s {seconds}: a deadline is 1 to 86400 seconds away")
+            for seconds in (0, 86_401)
+        ],
+    ),
+    "nothing is rebuilt on a host that is down": (
+        a_row(),
+        [(orders(down="n1"), f"instance {ONE}: n1 is down")],
+    ),
+    "a repeated order is answered although its host is down": (TAKEN, [(orders(down="n1"), None)]),
+    **{
+        f"the active of before does not end a rebuild: {how}": (
+            row,
+            [
+                (
+                    hears(InstanceActive, 110, rebuild=late),
+                    {"told": row.told, "heard": 110, "unsaid": True, "messages": [RebuildInCell]},
+                )
+            ],
+        )
+        for how, row, late in (
+            ("a word that was on its way when it was ordered", TAKEN, None),
+            ("an earlier rebuild that was done late", SECOND, EARLIER),
+        )
+    },
+    "its cell's word about it ends a rebuild": (
+        TAKEN,
+        [
+            (
+                hears(InstanceActive, 105),
+                {"told.state": ACTIVE, "told.rebuild": EARLIER, "told.sequence": 105, "messages": []},
+            )
+        ],
+    ),
+    "a rebuild that failed keeps its share and may be ordered again": (
+        TAKEN,
+        [
+            (
+                hears(
+                    InstanceFailed,
+                    105,
+                    failure="no disk",
+                    state=ERROR,
+                    keeps_share=True,
+                    reason="its rebuild failed: no disk",
+                ),
+                {"told.state": ERROR, "told.keeps_share": True, "may_be_lost": False},
+            ),
+            (orders(2), {"told.state": REBUILDING, "told.reason": "", "told.keeps_share": False}),
+        ],
+    ),
+    "a stored image counts with its needs when its rebuild is done": (
+        a_row(),
+        [
+            (
+                orders(image=None, image_name="debian"),
+                {
+                    "told.rebuild.image": OTHER,
+                    "told.rebuild.image_name": "debian",
+                    "told.rebuild.image_properties": {"os_type": "linux"},
+                    "current_spec": a_row().spec,
+                    "details.image": "",
+                },
+            ),
+            (
+                hears(InstanceActive, 104),
+                {"current_spec": b"its needs", "next_spec": b"", "details.image": "debian"},
+            ),
+        ],
+    ),
+    "a failed rebuild leaves the needs": (
+        NAMED,
+        [
+            (
+                hears(InstanceActive, 104, failure="no disk"),
+                {"current_spec": NAMED.spec, "next_spec": b"", "details.image": ""},
+            )
+        ],
+    ),
+    "a rebuild that is done late changes the needs": (
+        NAMED,
+        [
+            (
+                hears(InstanceFailed, 104, failure="no disk", state=ERROR, keeps_share=True),
+                {"current_spec": NAMED.spec},
+            ),
+            (hears(InstanceActive, 105), {"current_spec": b"its needs"}),
+        ],
+    ),
+    "a repeated order is the same whatever is stored now": (
+        NAMED,
+        [
+            (orders(image=None, image_name="debian"), None),
+            (orders(), f"request_id {BY_NAME.request_id}: {DUPLICATE}"),
+        ],
+    ),
+    "an order names one image": (
+        a_row(),
+        [
+            (orders(image=None), "image : it is not given, nor is image_name"),
+            (orders(image_name="debian"), "image_name debian: image is given, too: an order has either"),
+            (orders(image=None, image_name="arch"), "image_name arch: its host cannot run it"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_becomes_of_a_rebuild_and_of_its_row(case: str) -> None:
+    check(CASES[case])
 
 
 @pytest.mark.parametrize(
@@ -147,110 +277,3 @@ def test_what_is_not_active_is_refused_with_field_and_value(row: InstanceRow | N
 
     assert (answer.request_id, answer.field, answer.value) == (an_order().request_id, "instance", str(ONE))
     assert why in answer.reason
-
-
-def test_nothing_is_rebuilt_on_a_host_that_is_down_and_a_repeated_order_is_answered_all_the_same() -> None:
-    answer = judged(a_row(), down="n1")
-    row = taken(a_row())
-
-    assert isinstance(answer, BuildRejected)
-    assert (answer.field, answer.value, answer.reason) == ("instance", str(ONE), "n1 is down")
-    assert judged(row, down="n1") is row
-
-
-def test_the_active_of_before_does_not_end_a_rebuild() -> None:
-    """A word that was on its way when the rebuild was ordered, and one about an earlier rebuild that was done late."""
-    first = taken(a_row())
-    earlier = first.told.rebuild
-
-    for late in (None, earlier):
-        row = (
-            first
-            if late is None
-            else taken(structs.replace(first, told=structs.replace(first.told, state=ACTIVE)), an_order(2))
-        )
-        after = heard(row, said(InstanceActive, row, 110, late), NOON)
-        assert after is not None
-        assert (after.told, after.heard, after.unsaid) == (row.told, 110, True)
-        assert messages_of(after) == messages_of(row)
-
-
-def test_its_cells_word_about_it_ends_a_rebuild() -> None:
-    row = taken(a_row())
-    rebuild = row.told.rebuild
-    assert rebuild is not None
-
-    done = heard(row, said(InstanceActive, row, 105, rebuild), NOON)
-    failed = heard(
-        row,
-        said(
-            InstanceFailed,
-            row,
-            105,
-            structs.replace(rebuild, failure="no disk"),
-            state=ERROR,
-            keeps_share=True,
-            reason="its rebuild failed: no disk",
-        ),
-        NOON,
-    )
-
-    assert done is not None
-    assert (done.told.state, done.told.rebuild, done.told.sequence) == (ACTIVE, rebuild, 105)
-    assert messages_of(done) == ()
-    assert failed is not None
-    assert (failed.told.state, failed.told.keeps_share) == (ERROR, True)
-    assert not failed.may_lose(is_new=False)
-    again = taken(failed, an_order(2)).told
-    assert (again.state, again.reason, again.keeps_share) == (REBUILDING, "", False)
-
-
-BY_NAME = an_order(image=None, image_name="debian")
-
-
-def test_a_stored_image_counts_with_its_needs_when_its_rebuild_is_done() -> None:
-    row = taken(a_row(), BY_NAME)
-    rebuild = row.told.rebuild
-    assert rebuild is not None
-    assert (rebuild.image, rebuild.image_name, rebuild.image_properties) == (
-        OTHER,
-        "debian",
-        {"os_type": "linux"},
-    )
-    before = row.current_spec
-    assert details_of(row).image == ""
-
-    after = heard(row, said(InstanceActive, row, 104, rebuild), NOON)
-
-    assert after is not None
-    assert (before, after.current_spec, after.next_spec) == (row.spec, b"its needs", b"")
-    assert details_of(after).image == "debian"
-
-
-def test_a_failed_rebuild_leaves_the_needs_and_one_that_is_done_late_does_not() -> None:
-    row = taken(a_row(), BY_NAME)
-    rebuild = row.told.rebuild
-    assert rebuild is not None
-    failed = structs.replace(rebuild, failure="no disk")
-
-    runs_on = heard(row, said(InstanceActive, row, 104, failed), NOON)
-    assert runs_on is not None
-    assert (runs_on.current_spec, runs_on.next_spec, details_of(runs_on).image) == (row.spec, b"", "")
-
-    given_up = heard(row, said(InstanceFailed, row, 104, failed, state=ERROR, keeps_share=True), NOON)
-    assert given_up is not None
-    assert given_up.current_spec == row.spec
-    late = heard(given_up, said(InstanceActive, row, 105, rebuild), NOON)
-    assert late is not None
-    assert late.current_spec == b"its needs"
-
-
-def test_an_order_names_one_image_and_a_repeated_one_is_the_same_whatever_is_stored_now() -> None:
-    row = taken(a_row(), BY_NAME)
-
-    assert taken(row, BY_NAME) is row
-    assert refused(row, an_order()).field == "request_id"
-    assert refused(a_row(), an_order(image=None)).field == "image"
-    both = refused(a_row(), an_order(image_name="debian"))
-    assert (both.field, both.value) == ("image_name", "debian")
-    assert refused(a_row(), an_order(image=None, image_name="arch")).reason == "its host cannot run it"

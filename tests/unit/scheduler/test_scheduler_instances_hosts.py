@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import pytest
 from msgspec import structs
 
-from bus.message import Message
 from bus.messages.build import BuildInstance, InstanceActive, InstanceDeleted, InstanceFailed, InstancePlaced
 from bus.messages.cell import PlaceInCell, RemoveFromCell
 from bus.messages.placement import ReleaseClaim
@@ -15,7 +15,8 @@ from engine.inventories import Choice, ProviderId, ResourceAmount, Share
 from engine.picture.columns import METRIC_NAMES_MAX, PROFILES_KEPT
 from engine.picture.picture import Picture
 from scheduler_worker.core.instances.lifecycle import deleted, heard, overdue
-from scheduler_worker.core.instances.rows import InstanceRow, accepted, failed, messages_of, placed
+from scheduler_worker.core.instances.rows import InstanceRow, accepted, failed, placed
+from tests.unit.scheduler.rows_told import Case, Happening, check
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(minutes=10)
@@ -50,79 +51,114 @@ def a_placed_row() -> InstanceRow:
     return row
 
 
-def kinds(row: InstanceRow | None) -> list[type[Message]]:
-    assert row is not None
-    return [type(message) for message in messages_of(row)]
+def places(row: InstanceRow) -> InstanceRow | None:
+    return placed(row, an_order(row), "h1", NOON)
 
 
-def active(sequence: int, cell: str = "c1") -> InstanceActive:
-    state = structs.replace(a_placed_row().told, sequence=sequence, state="active", host="h2", attempt=2)
-    return InstanceActive(cell=cell, instance=state)
+def fails(row: InstanceRow) -> InstanceRow | None:
+    return failed(row, NOON, reason="no valid host")
 
 
-def test_what_is_placed_says_so_to_its_cell_and_to_everybody() -> None:
-    row = a_placed_row()
-
-    assert (row.told.state, row.told.cell, row.told.host, row.told.sequence) == ("placed", "c1", "h1", 2)
-    assert kinds(row) == [PlaceInCell, InstancePlaced]
+def deletes(row: InstanceRow) -> InstanceRow | None:
+    return deleted(row, NOON)
 
 
-def test_of_placing_failing_and_deleting_the_first_counts() -> None:
-    over = deleted(a_row(), NOON)
-    assert over is not None
-    assert placed(over, an_order(over), "h1", NOON) is None
-    assert failed(over, NOON, reason="late") is None
-    assert deleted(over, NOON) is None
-    assert failed(a_placed_row(), NOON, reason="late") is None
+def at(moment: datetime) -> Happening:
+    return lambda row: overdue(row, moment)
 
 
-def test_what_ends_without_a_cell_lets_go_of_any_claim_on_its_way() -> None:
-    assert kinds(deleted(a_row(), NOON)) == [InstanceDeleted, ReleaseClaim]
-    assert kinds(failed(a_row(), NOON, reason="no valid host")) == [InstanceFailed, ReleaseClaim]
+def hears(sequence: int, cell: str = "c1", state: str = "active") -> Happening:
+    told = structs.replace(a_placed_row().told, sequence=sequence, state=state, host="h2", attempt=2)
+    kind = InstanceActive if state == "active" else InstanceDeleted
+    return lambda row: heard(row, kind(cell=cell, instance=told), LATER)
 
 
-def test_what_a_cell_has_is_deleted_by_the_cell() -> None:
-    row = deleted(a_placed_row(), NOON)
-    assert row is not None
-    assert row.told.state == "deleting"
-    (order,) = messages_of(row)
-    assert isinstance(order, RemoveFromCell)
-    assert order.sequence == row.told.sequence == 3
+CASES: dict[str, Case] = {
+    "what is placed says so to its cell and to everybody": (
+        a_row(),
+        [
+            (
+                places,
+                {
+                    "told.state": "placed",
+                    "told.cell": "c1",
+                    "told.host": "h1",
+                    "told.sequence": 2,
+                    "messages": [PlaceInCell, InstancePlaced],
+                },
+            )
+        ],
+    ),
+    "what is deleted lets go of any claim on its way and is not placed": (
+        a_row(),
+        [
+            (deletes, {"messages": [InstanceDeleted, ReleaseClaim]}),
+            (places, None),
+            (fails, None),
+            (deletes, None),
+        ],
+    ),
+    "what is placed does not fail any more": (a_placed_row(), [(fails, None)]),
+    "what fails without a cell lets go of any claim on its way": (
+        a_row(),
+        [(fails, {"messages": [InstanceFailed, ReleaseClaim]})],
+    ),
+    "what a cell has is deleted by the cell": (
+        a_placed_row(),
+        [
+            (
+                deletes,
+                {"told.state": "deleting", "told.sequence": 3, "messages": [RemoveFromCell], "numbers": [3]},
+            ),
+            (hears(105, state="deleted"), {"messages": []}),
+        ],
+    ),
+    "a cell's word counts if it is later and the cell's own": (
+        a_placed_row(),
+        [
+            (
+                hears(102),
+                {
+                    "told.state": "active",
+                    "told.host": "h2",
+                    "told.attempt": 2,
+                    "told.sequence": 102,
+                    "messages": [],
+                },
+            ),
+            (hears(101), None),
+            (hears(103, cell="c2"), None),
+        ],
+    ),
+    "no cell's word counts about what is in none": (a_row(), [(hears(103), None)]),
+    "what is being deleted is not active again and its order is still to be said": (
+        a_placed_row(),
+        [
+            (deletes, {"told.state": "deleting"}),
+            (hears(102), {"told.state": "deleting", "told.host": "h2", "messages": [RemoveFromCell]}),
+        ],
+    ),
+    "what was never placed is ended by its deadline": (
+        a_row(),
+        [
+            (at(LATER - timedelta(seconds=1)), None),
+            (
+                at(LATER),
+                {
+                    "told.state": "error",
+                    "told.cell": "cell0",
+                    "told.reason": "not placed within 600 s of its acceptance: its request may be among the dead letters",
+                },
+            ),
+        ],
+    ),
+    "what was placed is not ended by its deadline": (a_placed_row(), [(at(LATER), None)]),
+}
 
-    over = heard(row, InstanceDeleted(cell="c1", instance=active(105).instance), LATER)
-    assert over is not None
-    assert messages_of(over) == ()
 
-
-def test_a_cells_word_counts_if_it_is_later_and_the_cells_own() -> None:
-    now = heard(a_placed_row(), active(102), LATER)
-    assert now is not None
-    assert (now.told.state, now.told.host, now.told.attempt, now.told.sequence) == ("active", "h2", 2, 102)
-    assert messages_of(now) == ()
-
-    assert heard(now, active(101), LATER) is None
-    assert heard(now, active(103, cell="c2"), LATER) is None
-    assert heard(a_row(), active(103), LATER) is None
-
-
-def test_what_is_being_deleted_is_not_active_again_and_its_order_is_still_to_be_said() -> None:
-    row = deleted(a_placed_row(), NOON)
-    assert row is not None
-
-    now = heard(row, active(102), LATER)
-
-    assert now is not None
-    assert (now.told.state, now.told.host) == ("deleting", "h2")
-    assert kinds(now) == [RemoveFromCell]
-
-
-def test_only_what_was_never_placed_is_ended_by_its_deadline() -> None:
-    assert overdue(a_row(), LATER - timedelta(seconds=1)) is None
-    assert overdue(a_placed_row(), LATER) is None
-    row = overdue(a_row(), LATER)
-    assert row is not None
-    assert (row.told.state, row.told.cell) == ("error", "cell0")
-    assert row.told.reason.startswith("not placed within 600 s of its acceptance")
+@pytest.mark.parametrize("case", CASES)
+def test_what_becomes_of_an_instance_and_of_its_row(case: str) -> None:
+    check(CASES[case])
 
 
 def a_host() -> HostState:
