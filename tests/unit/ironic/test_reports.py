@@ -1,5 +1,6 @@
 """What placement is told of a node, and what its answers make of the row."""
 
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -61,97 +62,206 @@ def test_a_free_node_is_one_of_its_class_and_numbered_by_its_row() -> None:
     assert provider.traits == ("CUSTOM_A",)
 
 
-def test_what_placement_took_is_not_told_again_though_the_reasons_change() -> None:
-    row = told(a_row())
-
-    assert report_of(row) is None
-    busy = settled(structs.replace(row, node=structs.replace(FREE, maintenance=True)), TERMS)
-    assert report_of(busy) is not None
-    noted = told(busy)
-    retired = settled(structs.replace(noted, node=structs.replace(noted.node or FREE, retired=True)), TERMS)
-    assert retired.offer != noted.offer
-    assert report_of(retired) is None
+Happening = Callable[[NodeRow], NodeRow]
+GOLD = {"CUSTOM_GOLD": ReportedInventory(total=1, reserved=0, max_unit=1)}
+RESERVED = {"CUSTOM_GOLD": ReportedInventory(total=1, reserved=1, max_unit=1)}
+RESERVED_SILVER = {"CUSTOM_SILVER": ReportedInventory(total=1, reserved=1, max_unit=1)}
+HELD = InventoryInUse(provider=ID, resource="CUSTOM_GOLD", used=1)
+STILL_HELD = "1 of CUSTOM_GOLD is still held"
 
 
-def test_a_node_is_ready_for_its_owner_when_it_was_read_and_reported_in_this_epoch() -> None:
-    assert told(a_row()).read_epoch == 2
-    # Another daemon has it since the report was made.
-    report = the_report(a_row())
-    moved = a_row(epoch=3)
-    assert after_verdict(moved, report, TAKEN).read_epoch == 0
-    # Its owner has not read it yet.
-    assert told(a_row(seen_epoch=1)).read_epoch == 0
+def answered(verdict: ReportVerdict = TAKEN, *, may_try: bool = True) -> Happening:
+    return lambda row: told(row, verdict, may_try=may_try)
 
 
-def test_a_new_owner_reports_again_what_it_read_or_what_was_known_so_that_placement_knows_the_epoch() -> None:
-    """Placement refuses the former owner's reports only if it knows the new epoch."""
-    row = structs.replace(told(a_row()), epoch=3)
-
-    assert report_of(row) is None
-    mine = seen(row)
-    again = the_report(mine)
-    assert again.report.epoch == 3
-    assert seen(mine) is mine
+def now(**node: object) -> Happening:
+    """Ironic says this of the node."""
+    return lambda row: settled(structs.replace(row, node=structs.replace(row.node or FREE, **node)), TERMS)
 
 
-def test_a_deleted_node_is_removed_and_one_that_is_held_stays_reserved() -> None:
-    known = told(a_row())
-    deleted = settled(structs.replace(known, is_deleted=True), TERMS)
-    removal = the_report(deleted)
-    assert (removal.report.providers, removal.report.removed) == ((), (ID,))
-    assert report_of(told(deleted)) is None
-
-    held = told(deleted, InventoryInUse(provider=ID, resource="CUSTOM_GOLD", used=1))
-    reserved = the_report(held, may_try=False)
-    (provider,) = reserved.report.providers
-    assert provider.inventories == {"CUSTOM_GOLD": ReportedInventory(total=1, reserved=1, max_unit=1)}
-    # And its removal is tried again.
-    again = the_report(told(held, may_try=False))
-    assert again.report.removed == (ID,)
-    assert held.report_note == "1 of CUSTOM_GOLD is still held"
-    gone = told(held)
-    assert (gone.is_removed, gone.report_note) == (True, "")
+def changed(**fields: object) -> Happening:
+    return lambda row: settled(structs.replace(row, **fields), TERMS)
 
 
-def test_a_free_node_goes_to_another_cell_by_a_removal_in_the_first() -> None:
-    known = told(a_row())
-    moving = settled(structs.replace(known, node=structs.replace(FREE, conductor_group="rack2")), TERMS)
-    removal = the_report(moving)
-    assert (removal.report.cell, removal.report.removed) == ("c1", (ID,))
-    there = told(moving)
-    assert (there.cell, there.cell_wanted) == ("c2", "")
-    report = the_report(there)
-    assert (report.report.cell, report.report.removed) == ("c2", ())
+def facts_of(row: NodeRow) -> dict[str, object]:
+    """What the row says, and what its next report does: with its trial to let go of something, and `untried`."""
+    facts = structs.asdict(row) | {"needs_report": row.needs_report, "is_behind": row.is_behind}
+    for when, may_try in (("", True), ("untried ", False)):
+        report = report_of(row, may_try=may_try)
+        facts[f"{when}report"] = report is not None
+        if report is not None:
+            said = report.report
+            facts |= {f"{when}{name}": getattr(said, name) for name in ("removed", "sequence")}
+            facts |= {f"{when}said in": said.cell, f"{when}said epoch": said.epoch}
+            facts[f"{when}inventories"] = {
+                name: each for one in said.providers for name, each in (one.inventories or {}).items()
+            }
+    return facts
 
 
-def test_a_class_that_is_held_stays_beside_the_new_one_and_both_are_reserved() -> None:
-    known = told(a_row())
-    other = settled(structs.replace(known, node=structs.replace(FREE, resource_class="silver")), TERMS)
-    kept = told(other, InventoryInUse(provider=ID, resource="CUSTOM_GOLD", used=1))
-    report = the_report(kept, may_try=False)
-    (provider,) = report.report.providers
-    assert provider.inventories == {
-        "CUSTOM_SILVER": ReportedInventory(total=1, reserved=1, max_unit=1),
-        "CUSTOM_GOLD": ReportedInventory(total=1, reserved=1, max_unit=1),
-    }
+CASES: dict[str, tuple[NodeRow, list[tuple[Happening, dict[str, object]]]]] = {
+    "what placement took is not told again though the reasons change": (
+        a_row(),
+        [
+            (answered(), {"report": False}),
+            (now(maintenance=True), {"report": True}),
+            (answered(), {"report": False}),
+            (now(retired=True), {"report": False}),
+        ],
+    ),
+    "a node is ready for its owner when it was read and reported in this epoch": (
+        a_row(),
+        [(answered(), {"read_epoch": 2})],
+    ),
+    "a node that its owner has not read yet is not ready": (
+        a_row(seen_epoch=1),
+        [(answered(), {"read_epoch": 0})],
+    ),
+    # Placement refuses the former owner's reports only if it knows the new epoch.
+    "a new owner reports again what it read or what was known": (
+        a_row(),
+        [
+            (answered(), {}),
+            (lambda row: structs.replace(row, epoch=3), {"report": False}),
+            (seen, {"said epoch": 3}),
+        ],
+    ),
+    "a deleted node is removed": (
+        a_row(),
+        [
+            (answered(), {}),
+            (changed(is_deleted=True), {"inventories": {}, "removed": (ID,)}),
+            (answered(), {"report": False, "is_removed": True}),
+        ],
+    ),
+    "a deleted node that is held stays reserved and its removal is tried again": (
+        a_row(),
+        [
+            (answered(), {}),
+            (changed(is_deleted=True), {"removed": (ID,)}),
+            (answered(HELD), {"untried inventories": RESERVED, "report_note": STILL_HELD}),
+            (answered(may_try=False), {"removed": (ID,)}),
+            (answered(), {"is_removed": True, "report_note": ""}),
+        ],
+    ),
+    "a free node goes to another cell by a removal in the first": (
+        a_row(),
+        [
+            (answered(), {}),
+            (now(conductor_group="rack2"), {"said in": "c1", "removed": (ID,)}),
+            (answered(), {"cell": "c2", "cell_wanted": "", "said in": "c2", "removed": ()}),
+        ],
+    ),
+    "a class that is held stays beside the new one and both are reserved": (
+        a_row(),
+        [
+            (answered(), {}),
+            (now(resource_class="silver"), {}),
+            (answered(HELD), {"untried inventories": RESERVED_SILVER | RESERVED}),
+        ],
+    ),
+    "a node that moves to another cell is reserved until it is there": (
+        a_row(),
+        [
+            (answered(), {}),
+            (now(conductor_group="rack2"), {}),
+            (
+                answered(HELD),
+                {
+                    "cell": "c1",
+                    "report_note": STILL_HELD,
+                    "untried inventories": RESERVED,
+                    "offer": Offer(
+                        resource_class="CUSTOM_GOLD",
+                        reserved=True,
+                        traits=("CUSTOM_A",),
+                        reasons=("the node moves from cell 'c1' to 'c2'",),
+                    ),
+                },
+            ),
+            (answered(may_try=False), {}),
+            (
+                answered(),
+                {
+                    "cell": "c2",
+                    "report_note": "",
+                    "offer": Offer(resource_class="CUSTOM_GOLD", reserved=False, traits=("CUSTOM_A",)),
+                },
+            ),
+        ],
+    ),
+    "a row of a backup waits until its epoch is above that of placement": (
+        a_row(),
+        [
+            (
+                answered(ReportOutdated(epoch=7, sequence=40)),
+                {"is_behind": True, "needs_report": True, "report": False},
+            ),
+            (lambda row: structs.replace(row, epoch=8), {"is_behind": False}),
+            (seen, {"said epoch": 8}),
+        ],
+    ),
+    "a row of a backup takes the cell in which placement has the node": (
+        a_row(),
+        [
+            (
+                answered(TreeKept(cell="c2", epoch=7, sequence=4)),
+                {"cell": "c2", "cell_wanted": "c1", "is_behind": True},
+            )
+        ],
+    ),
+    "a row of a backup with the epoch of placement removes the node from that cell": (
+        a_row(),
+        [(answered(TreeKept(cell="c2", epoch=2, sequence=4)), {"said in": "c2", "removed": (ID,)})],
+    ),
+    "a provider that something else wrote is left alone and the node may be worked on": (
+        a_row(),
+        [
+            (
+                answered(TreeKept(cell="", epoch=0, sequence=0)),
+                {
+                    "report_note": "something else wrote its provider, in no cell: it is left alone",
+                    "needs_report": False,
+                    "read_epoch": 2,
+                },
+            )
+        ],
+    ),
+    "why placement refuses is noted": (
+        a_row(),
+        [
+            (
+                answered(NotAllowed(field="providers[0].name", reason="it is the name of provider 9")),
+                {"report_note": "providers[0].name: it is the name of provider 9", "reported": None},
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_node_is_reported_as_and_what_the_answers_make_of_its_row(case: str) -> None:
+    row, steps = CASES[case]
+    for happening, says in steps:
+        row = happening(row)
+        facts = facts_of(row)
+        assert {name: facts[name] for name in says} == says
+
+
+def test_a_report_that_another_daemon_made_does_not_make_the_node_ready() -> None:
+    assert after_verdict(a_row(epoch=3), the_report(a_row()), TAKEN).read_epoch == 0
 
 
 def kept_class_of(resource_class: str | None) -> NodeRow:
     """Placement refused the change of the class, since the former one is held, and took both."""
-    known = told(a_row())
-    other = settled(
-        structs.replace(known, node=structs.replace(FREE, resource_class=resource_class), version=6), TERMS
-    )
-    return told(told(other, HELD), may_try=False)
-
-
-HELD = InventoryInUse(provider=ID, resource="CUSTOM_GOLD", used=1)
+    other = changed(node=structs.replace(FREE, resource_class=resource_class), version=6)
+    return told(told(other(told(a_row())), HELD), may_try=False)
 
 
 @pytest.mark.parametrize(
     ("resource_class", "inventories"),
     [
-        ("silver", {"CUSTOM_SILVER": ReportedInventory(total=1, reserved=1, max_unit=1)}),
+        ("silver", RESERVED_SILVER),
         (None, {}),
     ],
 )
@@ -167,7 +277,7 @@ def test_a_former_class_is_dropped_as_soon_as_placement_lets_it_go(
     assert trial.report.providers[0].inventories == inventories
     still_held = told(kept, HELD)
     assert still_held.offer == kept.offer
-    assert still_held.report_note == "1 of CUSTOM_GOLD is still held"
+    assert still_held.report_note == STILL_HELD
     assert report_of(still_held, may_try=False) is None
 
     free = told(still_held)
@@ -176,47 +286,6 @@ def test_a_former_class_is_dropped_as_soon_as_placement_lets_it_go(
     # The trial freed nothing: its answer may be lost, and then a node that is taken meanwhile has nothing new to say.
     assert (report_of(free) is None) == (resource_class is None)
     assert report_of(told(free) if report_of(free) else free) is None
-
-
-def test_a_node_that_moves_to_another_cell_is_reserved_until_it_is_there() -> None:
-    known = told(a_row())
-    moving = settled(structs.replace(known, node=structs.replace(FREE, conductor_group="rack2")), TERMS)
-    held = told(moving, HELD)
-    assert held.cell == "c1"
-    assert held.report_note == "1 of CUSTOM_GOLD is still held"
-    stays = the_report(held, may_try=False)
-    assert stays.report.providers[0].inventories == {
-        "CUSTOM_GOLD": ReportedInventory(total=1, reserved=1, max_unit=1)
-    }
-    assert held.offer is not None
-    assert held.offer.reasons == ("the node moves from cell 'c1' to 'c2'",)
-
-    there = told(told(held, may_try=False))
-
-    assert (there.cell, there.report_note) == ("c2", "")
-    assert there.offer == Offer(resource_class="CUSTOM_GOLD", reserved=False, traits=("CUSTOM_A",))
-
-
-def test_a_row_of_a_backup_waits_until_its_epoch_is_above_that_of_placement() -> None:
-    behind = told(a_row(), ReportOutdated(epoch=7, sequence=40))
-
-    assert behind.is_behind
-    assert behind.needs_report
-    assert report_of(behind) is None
-    raised = structs.replace(behind, epoch=8)
-    assert not raised.is_behind
-    again = the_report(seen(raised))
-    assert again.report.epoch == 8
-
-
-def test_a_row_of_a_backup_takes_the_cell_in_which_placement_has_the_node() -> None:
-    behind = told(a_row(), TreeKept(cell="c2", epoch=7, sequence=4))
-
-    assert (behind.cell, behind.cell_wanted) == ("c2", "c1")
-    assert behind.is_behind
-    same_epoch = told(a_row(), TreeKept(cell="c2", epoch=2, sequence=4))
-    removal = the_report(same_epoch)
-    assert (removal.report.cell, removal.report.removed) == ("c2", (ID,))
 
 
 def raised_again(row: NodeRow, foreign: Foreign = "leave") -> NodeRow:
@@ -240,13 +309,9 @@ def test_a_reporter_that_raises_its_epoch_again_and_again_keeps_the_provider() -
     assert not raised_again(row, "take").is_foreign
 
 
-def test_a_provider_that_something_else_wrote_is_left_alone_and_the_node_may_be_worked_on() -> None:
+def test_a_provider_that_something_else_wrote_is_taken_if_an_operator_says_so() -> None:
     left = told(a_row(), TreeKept(cell="", epoch=0, sequence=0))
-
-    assert left.report_note == "something else wrote its provider, in no cell: it is left alone"
-    assert (left.needs_report, left.read_epoch) == (False, 2)
-    tried = structs.replace(left, is_foreign=False)
-    report = the_report(tried, foreign="take")
+    report = the_report(structs.replace(left, is_foreign=False), foreign="take")
     assert report.report.foreign == "take"
     taken = after_verdict(left, report, TAKEN)
     assert (taken.is_foreign, taken.report_note) == (False, "")
@@ -271,10 +336,3 @@ def test_a_report_that_is_older_than_what_was_accepted_changes_nothing() -> None
 
     assert after_verdict(accepted, old, TAKEN) is accepted
     assert accepted.reported == accepted.offer
-
-
-def test_why_placement_refuses_is_noted() -> None:
-    row = told(a_row(), NotAllowed(field="providers[0].name", reason="it is the name of provider 9"))
-
-    assert row.report_note == "providers[0].name: it is the name of provider 9"
-    assert row.reported is None

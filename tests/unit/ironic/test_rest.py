@@ -71,10 +71,17 @@ Script = Callable[[Asked], Answer]
 class Server:
     """Answers by its script; `problem` is raised after a request was taken in, as when its answer is lost."""
 
-    def __init__(self, script: Script, *, newest: int = 115) -> None:
+    def __init__(
+        self,
+        script: Script,
+        *,
+        newest: int = 115,
+        problem: Exception | None = None,
+        hangs: bool = False,
+    ) -> None:
         self.asked: list[Asked] = []
-        self.problem: Exception | None = None
-        self.hangs = False
+        self.problem = problem
+        self.hangs = hangs
         self._script = script
         self._newest = newest
 
@@ -201,52 +208,6 @@ async def test_a_node_that_is_wrong_is_named_by_its_field_and_leaves_its_neighbo
     assert page.unreadable[0].reason.startswith(reason)
     assert page.unreadable[0].id == (None if "uuid" in wrong else NODE)
     assert page.unreadable[1].reason == "a node must be an object, not 'no node'"
-
-
-async def test_half_a_node_is_not_taken_for_a_whole_one() -> None:
-    half = {name: value for name, value in told().items() if name != "provision_state"}
-
-    with pytest.raises(WrongAnswer, match=f"node {NODE}: provision_state is missing"):
-        await api_of(Server(lambda _: Answer(half))).node(NODE)
-
-
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (Answer(b"<html>"), "malformed"),
-        (Answer([]), "Expected `object`"),
-        (Answer({"nodes": {}}), "nodes"),
-        (Answer({"nodes": [], "next": "http://x/v1/nodes?limit=1"}), "leads nowhere"),
-        (Answer({"nodes": [], "next": "http://[x/v1/nodes?marker=1"}), "leads nowhere"),
-        (Answer({"nodes": [], "next": "http://x/v1/nodes?marker=1"}), "the page after '1' was read already"),
-        (Answer(b"<html>404</html>", 404), "404: <html>"),
-        (Answer(fault("no such marker"), 400), "400: no such marker"),
-        (Answer(status=301, headers={"Location": "https://elsewhere/"}), "it is at https://elsewhere/"),
-        (Answer({"nodes": ["x" * 3000]}), "more than 2000 bytes"),
-    ],
-)
-async def test_an_answer_that_is_no_page_is_an_operational_error(answer: Answer, why: str) -> None:
-    limits = RestLimits(answer_bytes_max=2000)
-    with pytest.raises(WrongAnswer, match=why):
-        await pages_of(api_of(Server(lambda _: answer), limits))
-
-
-async def test_pages_that_lead_in_a_circle_are_an_error() -> None:
-    def script(asked: Asked) -> Answer:
-        following = "2" if asked.query.get("marker") == "1" else "1"
-        return Answer({"nodes": [], "next": f"http://x/v1/nodes?marker={following}"})
-
-    with pytest.raises(WrongAnswer, match="the page after '1' was read already"):
-        await pages_of(api_of(Server(script)))
-
-
-async def test_what_a_proxy_does_not_find_is_not_gone() -> None:
-    """Only Ironic itself says that a node is gone."""
-    api = api_of(Server(lambda _: Answer(b"<html>404 Not Found</html>", 404)))
-
-    for question in (api.node(NODE), api.node_of_allocation(NODE)):
-        with pytest.raises(WrongAnswer, match="404: <html>"):
-            await question
 
 
 @pytest.mark.parametrize("vif", ["", ".", "..", "..."])
@@ -387,26 +348,6 @@ async def test_an_order_is_said_as_ironic_takes_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ORDERS)
-async def test_an_order_is_not_done_because_something_else_than_ironic_says_so(name: str) -> None:
-    """As the proxy of a network that wants a login first: it answers 200 to everything."""
-    server = Server(lambda _: Answer(b"<html>Welcome</html>"))
-
-    with pytest.raises(WrongAnswer, match="malformed"):
-        await ORDERS[name][0](api_of(server))
-
-    assert len(server.asked) == 1
-
-
-@pytest.mark.parametrize("body", [b"", {}, [], {"uuid": None}])
-async def test_a_node_is_not_patched_if_the_answer_is_not_the_node(body: object) -> None:
-    """A deploy goes on without its instance_uuid else, and nobody would ever take it off the node."""
-    with pytest.raises(WrongAnswer):
-        await api_of(Server(lambda _: Answer(body))).patch(
-            NODE, [PatchOperation("add", "/instance_uuid", INSTANCE)]
-        )
-
-
-@pytest.mark.parametrize("name", ORDERS)
 async def test_an_order_waits_for_the_lock_of_a_node(name: str) -> None:
     holders = ["conductor-1", "conductor-2", None]
 
@@ -466,63 +407,168 @@ async def test_a_refusal_has_ironics_words(body: object, message: str) -> None:
 
 
 @pytest.mark.parametrize("is_order", [False, True])
-async def test_a_busy_ironic_is_asked_again_and_then_is_unavailable(*, is_order: bool) -> None:
+async def test_a_busy_ironic_is_asked_again(*, is_order: bool) -> None:
     answers = [Answer(status=503)] * 3
+    server = Server(lambda _: answers.pop() if answers else Answer(told()))
+    api = api_of(server)
 
-    def script(_: Asked) -> Answer:
-        return answers.pop() if answers else Answer(told())
+    await (api.set_power_state(NODE, "power on") if is_order else api.node(NODE))
 
-    async def use(server: Server) -> None:
-        api = api_of(server)
-        await (api.set_power_state(NODE, "power on") if is_order else api.node(NODE))
-
-    server = Server(script)
-    await use(server)
     assert len(server.asked) == 4
 
-    server = Server(lambda _: Answer(status=503))
-    with pytest.raises(Unavailable, match="answers 503"):
-        await use(server)
-    assert len(server.asked) == QUICK.tries_max
+
+HALF_A_NODE = {name: value for name, value in told().items() if name != "provision_state"}
+AWAY = httpx.ConnectError("refused")
+Use = Callable[[HttpIronicApi], Awaitable[object]]
 
 
-async def test_a_question_whose_answer_is_lost_is_asked_again_and_an_order_is_not() -> None:
-    server = Server(lambda _: Answer())
-    server.problem = httpx.ReadError("cut")
-    with pytest.raises(Unavailable, match="no answer to GET"):
-        await api_of(server).node(NODE)
-    assert len(server.asked) == QUICK.tries_max
-
-    server.asked.clear()
-    with pytest.raises(Unavailable, match="no answer to PUT"):
-        await api_of(server).set_provision_state(NODE, "active")
-    assert len(server.asked) == 1
+def a_circle(asked: Asked) -> Answer:
+    following = "2" if asked.query.get("marker") == "1" else "1"
+    return Answer({"nodes": [], "next": f"http://x/v1/nodes?marker={following}"})
 
 
-async def test_an_order_that_reached_nobody_is_made_again() -> None:
-    server = Server(lambda _: Answer())
-    server.problem = httpx.ConnectError("refused")
-
-    with pytest.raises(Unavailable, match="cannot be reached"):
-        await api_of(server).set_provision_state(NODE, "active")
-    assert len(server.asked) == QUICK.tries_max
+def reads(api: HttpIronicApi) -> Awaitable[object]:
+    return api.node(NODE)
 
 
-async def test_an_order_is_not_made_again_after_an_error_of_the_server() -> None:
-    server = Server(lambda _: Answer(fault("oops"), 500))
-
-    with pytest.raises(Unavailable, match="answers 500 to PUT"):
-        await api_of(server).set_power_state(NODE, "power on")
-    assert len(server.asked) == 1
+def switches(api: HttpIronicApi) -> Awaitable[object]:
+    return api.set_power_state(NODE, "power on")
 
 
-async def test_a_server_that_never_answers_took_too_long() -> None:
-    server = Server(lambda _: Answer())
-    server.hangs = True
+def deploys(api: HttpIronicApi) -> Awaitable[object]:
+    return api.set_provision_state(NODE, "active")
 
-    with pytest.raises(TookTooLong, match="did not answer GET"):
-        await api_of(server, RestLimits(answer_s_max=0.02)).node(NODE)
-    assert len(server.asked) == 1
+
+def patches(api: HttpIronicApi) -> Awaitable[object]:
+    return api.patch(NODE, [PatchOperation("add", "/instance_uuid", INSTANCE)])
+
+
+class Failure(Struct, frozen=True):
+    """What is asked of an Ironic that answers so, how it fails, and how many requests were made."""
+
+    use: Use
+    answer: Answer | Script
+    error: type[Exception]
+    words: str | None
+    times: int = 1
+    server: Mapping[str, Any] = {}
+    api: Mapping[str, Any] = {}
+
+
+FAILURES: dict[str, Failure] = {
+    "half a node is not taken for a whole one": Failure(
+        reads, Answer(HALF_A_NODE), WrongAnswer, f"node {NODE}: provision_state is missing"
+    ),
+    **{
+        f"an answer that is no page is an operational error: {words}": Failure(
+            pages_of, answer, WrongAnswer, words, times, api={"limits": RestLimits(answer_bytes_max=2000)}
+        )
+        for answer, words, times in (
+            (Answer(b"<html>"), "malformed", 1),
+            (Answer([]), "Expected `object`", 1),
+            (Answer({"nodes": {}}), "nodes", 1),
+            (Answer({"nodes": [], "next": "http://x/v1/nodes?limit=1"}), "leads nowhere", 1),
+            (Answer({"nodes": [], "next": "http://[x/v1/nodes?marker=1"}), "leads nowhere$", 1),
+            (
+                Answer({"nodes": [], "next": "http://x/v1/nodes?marker=1"}),
+                "the page after '1' was read already",
+                2,
+            ),
+            (Answer(b"<html>404</html>", 404), "404: <html>", 1),
+            (Answer(fault("no such marker"), 400), "400: no such marker", 1),
+            (
+                Answer(status=301, headers={"Location": "https://elsewhere/"}),
+                "it is at https://elsewhere/",
+                1,
+            ),
+            (Answer({"nodes": ["x" * 3000]}), "more than 2000 bytes", 1),
+        )
+    },
+    "pages that lead in a circle are an error": Failure(
+        pages_of, a_circle, WrongAnswer, "the page after '1' was read already", 3
+    ),
+    # Only Ironic itself says that a node is gone.
+    **{
+        f"the {what} that a proxy does not find is not gone": Failure(
+            use, Answer(b"<html>404 Not Found</html>", 404), WrongAnswer, "404: <html>"
+        )
+        for what, use in (("node", reads), ("allocation", lambda api: api.node_of_allocation(NODE)))
+    },
+    # As the proxy of a network that wants a login first: it answers 200 to everything.
+    **{
+        f"an order is not done because something else than Ironic says so: {name}": Failure(
+            order, Answer(b"<html>Welcome</html>"), WrongAnswer, "malformed"
+        )
+        for name, (order, *_) in ORDERS.items()
+    },
+    # A deploy goes on without its instance_uuid else, and nobody would ever take it off the node.
+    **{
+        f"a node is not patched if the answer is not the node: {body!r}": Failure(
+            patches, Answer(body), WrongAnswer, None
+        )
+        for body in (b"", {}, [], {"uuid": None})
+    },
+    "a question to an Ironic that stays busy is given up": Failure(
+        reads, Answer(status=503), Unavailable, "answers 503", QUICK.tries_max
+    ),
+    "an order to an Ironic that stays busy is given up": Failure(
+        switches, Answer(status=503), Unavailable, "answers 503", QUICK.tries_max
+    ),
+    "a question whose answer is lost is asked again": Failure(
+        reads,
+        Answer(),
+        Unavailable,
+        "no answer to GET",
+        QUICK.tries_max,
+        server={"problem": httpx.ReadError("cut")},
+    ),
+    "an order whose answer is lost is not made again": Failure(
+        deploys, Answer(), Unavailable, "no answer to PUT", server={"problem": httpx.ReadError("cut")}
+    ),
+    "an order that reached nobody is made again": Failure(
+        deploys, Answer(), Unavailable, "cannot be reached", QUICK.tries_max, server={"problem": AWAY}
+    ),
+    "an order is not made again after an error of the server": Failure(
+        switches, Answer(fault("oops"), 500), Unavailable, "answers 500 to PUT"
+    ),
+    "a server that never answers took too long": Failure(
+        reads,
+        Answer(),
+        TookTooLong,
+        "did not answer GET",
+        server={"hangs": True},
+        api={"limits": RestLimits(answer_s_max=0.02)},
+    ),
+    "an Ironic that is too old is refused with what it offers": Failure(
+        reads,
+        Answer(told()),
+        VersionNotOffered,
+        r"offers 1\.1 to 1\.38, and 1\.46 is needed$",
+        server={"newest": 38},
+    ),
+    "an Ironic that is too old for shards is refused with what it offers": Failure(
+        switches,
+        Answer(told()),
+        VersionNotOffered,
+        r"offers 1\.1 to 1\.65, and 1\.82 is needed for shards",
+        server={"newest": 65},
+        api={"has_shards": True},
+    ),
+    "a forbidden request is an operational error": Failure(
+        switches, Answer(status=403), CredentialsRefused, "403"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+async def test_what_fails_says_why_and_is_tried_so_often(name: str) -> None:
+    case = FAILURES[name]
+    server = Server(case.answer if callable(case.answer) else lambda _: case.answer, **case.server)
+
+    with pytest.raises(case.error, match=case.words):
+        await case.use(api_of(server, **case.api))
+
+    assert len(server.asked) == case.times
 
 
 async def test_an_older_ironic_is_spoken_to_in_its_version_without_the_fields_it_lacks() -> None:
@@ -539,13 +585,6 @@ async def test_an_older_ironic_is_spoken_to_in_its_version_without_the_fields_it
     assert [each.minor for each in server.asked] == [65, 46, 46]
     assert not {*young} & {*server.asked[-1].query["fields"].split(",")}
     assert "conductor_group" in server.asked[-1].query["fields"]
-
-
-async def test_an_ironic_that_is_too_old_is_refused_with_what_it_offers() -> None:
-    with pytest.raises(VersionNotOffered, match=r"offers 1\.1 to 1\.38, and 1\.46 is needed$"):
-        await api_of(Server(lambda _: Answer(told()), newest=38)).node(NODE)
-    with pytest.raises(VersionNotOffered, match=r"offers 1\.1 to 1\.65, and 1\.82 is needed for shards"):
-        await api_of(Server(lambda _: Answer(told()), newest=65), has_shards=True).set_power_state(NODE, "x")
 
 
 async def test_shards_are_read_where_they_are_configured() -> None:
@@ -580,11 +619,6 @@ async def test_a_user_in_the_address_is_basic_authentication_and_is_never_shown(
     assert server.asked[0].path == AT
     assert "secret" not in str(refused.value)
     assert isinstance(refused.value, Operational)
-
-
-async def test_a_forbidden_request_is_an_operational_error() -> None:
-    with pytest.raises(CredentialsRefused, match="403"):
-        await api_of(Server(lambda _: Answer(status=403))).set_power_state(NODE, "power on")
 
 
 @pytest.mark.parametrize("url", ["ironic:6385", "ftp://ironic/", "http:///v1", ""])

@@ -1,6 +1,7 @@
 """Orders to move instances, as the API level judges them; and moves that wait for room: what their rows keep, what ends them, and what they say."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -335,7 +336,7 @@ def hears(kind: type[CellEvent], **told: object) -> Happening:
     return hear
 
 
-def is_refused_there(**told: object) -> Happening:
+def is_refused_there(**told: Any) -> Happening:
     """Each of the hosts has, when its cell comes to the move."""
     event = InstanceFailed if told.get("state") == "error" else InstanceActive
     return lambda row: heard(
@@ -348,6 +349,11 @@ TO_CONFIRM = arrived(
     taken(a_row(), an_order("resize", flavor=Flavor(name="large", vcpus=8)), next_spec=b"large")
 )
 WAITS_ALREADY = f"instance {ONE}: it waits for room to migrate, by request {UUID(int=7)}: abort that first"
+FAILED_OTHERWISE: dict[str, dict[str, Any]] = {
+    "a host has tried it": {"is_refused": False},
+    "nothing is told of hosts": {"failures": ()},
+    "its host is lost": {"state": "error", "keeps_share": False},
+}
 CASES: dict[str, Case] = {
     "a move is not reverted to a host that is down but it is confirmed": (
         arrived(taken(a_row())),
@@ -466,11 +472,7 @@ CASES: dict[str, Case] = {
             goes(a_waiting()),
             [(is_refused_there(**told), {"told.waiting": None, "told.move.outcome": "failed"})],
         )
-        for how, told in {
-            "a host has tried it": {"is_refused": False},
-            "nothing is told of hosts": {"failures": ()},
-            "its host is lost": {"state": "error", "keeps_share": False},
-        }.items()
+        for how, told in FAILED_OTHERWISE.items()
     },
     # The cell had ended the move before this order came.
     "a move that is to be aborted does not wait again": (
