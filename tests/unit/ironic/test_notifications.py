@@ -307,7 +307,7 @@ def test_a_node_needs_no_more_than_what_decides() -> None:
     for field in data.keys() - set(NEEDED):
         del data[field]
 
-    assert told(body_of(notification))
+    assert told(body_of(notification)).node.traits == tuple(data["traits"])
 
 
 @pytest.mark.parametrize(("version", "is_read"), [("1.0", True), ("1.99", True), ("2.0", False), ("", False)])
