@@ -5,6 +5,7 @@ from typing import Any
 
 import os_traits
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 
 from bus.addresses import ADDRESSES
@@ -57,9 +58,98 @@ def reported(row: NodeRow) -> NodeRow:
     return replace(row, offer=offer, reported=offer)
 
 
-@pytest.mark.parametrize("state", ["available", None])
-def test_a_node_that_is_available_is_offered_whole(state: str | None) -> None:
-    assert offered(provision_state=state) == Offer(resource_class=GOLD, reserved=False)
+USED = reported(a_row(provision_state="active", instance_uuid=INSTANCE))
+OF_SILVER = reported(replace(USED, node=a_node(instance_uuid=INSTANCE, resource_class="silver")))
+SILVER = replace(reported(a_row()), node=a_node(resource_class="silver"))
+STILL_HELD = f"the former class {GOLD} is still held"
+# Rows, and what they offer, as far as it matters.
+OFFERS: dict[str, tuple[NodeRow, dict[str, object]]] = {
+    **{
+        f"a node that is available is offered whole: {state}": (
+            a_row(provision_state=state),
+            structs.asdict(Offer(resource_class=GOLD, reserved=False)),
+        )
+        for state in ("available", None)
+    },
+    **{
+        f"no power state but error stands against an offer: {power}": (
+            a_row(power_state=power),
+            {"reserved": False},
+        )
+        for power in (None, "power on", "power off", "rebooting", "soft power off")
+    },
+    "a doubt that does not hold the node leaves it offered": (
+        a_row(doubts=("its traits changed",)),
+        {"reserved": False},
+    ),
+    **{
+        f"a node without a class offers nothing and says so: {name}": (
+            a_row(resource_class=name),
+            {
+                "resource_class": "",
+                "reserved": True,
+                "reasons": ("the node has no resource class",),
+            },
+        )
+        for name in (None, "")
+    },
+    "traits that placement does not take are left out and named without reserving the node": (
+        a_row(traits=("HW_CPU_X86_VMX", "CUSTOM_GPU", "CUSTOM_gpu", "NOT_VALID")),
+        {
+            "traits": ("CUSTOM_GPU", "HW_CPU_X86_VMX"),
+            "reserved": False,
+            "reasons": (
+                "trait 'CUSTOM_gpu' is left out: neither CUSTOM_ nor a standard name",
+                "trait 'NOT_VALID' is left out: neither CUSTOM_ nor a standard name",
+            ),
+        },
+    ),
+    "a row without a node offers nothing": (
+        NodeRow(id=NODE_ID),
+        structs.asdict(Offer(reasons=("nothing is known of the node yet",))),
+    ),
+    "a deleted node keeps its class and stays reserved": (
+        a_row(is_deleted=True),
+        {"resource_class": GOLD, "reserved": True},
+    ),
+    "a class that changes on a free node replaces the former one": (
+        SILVER,
+        structs.asdict(Offer(resource_class="CUSTOM_SILVER", reserved=False)),
+    ),
+    **{
+        f"the former class is kept and reserved while an instance is on the node: {name}": (
+            replace(USED, node=a_node(resource_class=name, instance_uuid=INSTANCE)),
+            {"resource_class": class_of(name), "kept_class": GOLD, "reserved": True},
+        )
+        for name in ("silver", None)
+    },
+    "the former class is a reason": (
+        replace(USED, node=a_node(resource_class="silver", instance_uuid=INSTANCE)),
+        {"reasons": (STILL_HELD, f"instance {INSTANCE} is on the node")},
+    ),
+    "a kept class stays through further changes": (
+        replace(OF_SILVER, node=a_node(resource_class="bronze")),
+        {"resource_class": "CUSTOM_BRONZE", "kept_class": GOLD, "reserved": True},
+    ),
+    "a class that comes back is no former class": (
+        replace(OF_SILVER, node=a_node()),
+        structs.asdict(Offer(resource_class=GOLD, reserved=False)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OFFERS)
+def test_what_a_row_offers(case: str) -> None:
+    row, says = OFFERS[case]
+    offer = structs.asdict(offer_of(row, STANDARD))
+
+    assert {name: offer[name] for name in says} == says
+
+
+def test_a_kept_class_may_be_tried_without() -> None:
+    bronze = reported(replace(OF_SILVER, node=a_node(resource_class="bronze")))
+
+    assert without_kept_class(bronze, STANDARD) == Offer(resource_class="CUSTOM_BRONZE", reserved=False)
 
 
 @pytest.mark.parametrize("state", UNAVAILABLE_STATES)
@@ -104,15 +194,6 @@ def test_each_thing_that_stands_against_an_offer_reserves_the_node(
     assert offered(**fields) == Offer(resource_class=GOLD, reserved=True, reasons=(reason,))
 
 
-@pytest.mark.parametrize("power", [None, "power on", "power off", "rebooting", "soft power off"])
-def test_no_power_state_but_error_stands_against_an_offer(power: str | None) -> None:
-    assert not offered(power_state=power).reserved
-
-
-def test_a_doubt_that_does_not_hold_the_node_leaves_it_offered() -> None:
-    assert not offered(doubts=("its traits changed",)).reserved
-
-
 def test_every_reason_is_said_at_once() -> None:
     reasons = reasons_against(
         a_node(provision_state="clean failed", maintenance=True, retired=True, fault="f")
@@ -140,87 +221,13 @@ def test_a_class_has_the_name_that_nova_gives_it(resource_class: str | None, nam
     assert class_of(resource_class) == name
 
 
-@pytest.mark.parametrize(
-    ("resource_class", "reason"),
-    [(None, "no resource class"), ("", "no resource class")],
-)
-def test_a_node_without_a_class_offers_nothing_and_says_so(resource_class: str | None, reason: str) -> None:
-    offer = offered(resource_class=resource_class)
-
-    assert (offer.resource_class, offer.reserved) == ("", True)
-    assert reason in offer.reasons[0]
-
-
-def test_traits_that_placement_does_not_take_are_left_out_and_named_without_reserving_the_node() -> None:
-    offer = offered(traits=("HW_CPU_X86_VMX", "CUSTOM_GPU", "CUSTOM_gpu", "NOT_VALID"))
-
-    assert offer.traits == ("CUSTOM_GPU", "HW_CPU_X86_VMX")
-    assert not offer.reserved
-    assert len(offer.reasons) == 2
-    assert "trait 'NOT_VALID' is left out: neither CUSTOM_ nor a standard name" in offer.reasons
-
-
-def test_a_row_without_a_node_offers_nothing() -> None:
-    assert offer_of(NodeRow(id=NODE_ID), STANDARD) == Offer(reasons=("nothing is known of the node yet",))
-
-
-def test_a_deleted_node_keeps_its_class_and_stays_reserved() -> None:
-    assert offered(is_deleted=True).resource_class == GOLD
-
-
-def test_a_class_that_changes_on_a_free_node_replaces_the_former_one() -> None:
-    row = reported(a_row())
-
-    changed = replace(row, node=a_node(resource_class="silver"))
-
-    assert offer_of(changed, STANDARD) == Offer(resource_class="CUSTOM_SILVER", reserved=False)
-
-
-@pytest.mark.parametrize("resource_class", ["silver", None])
-def test_the_former_class_is_kept_and_reserved_while_an_instance_is_on_the_node(
-    resource_class: str | None,
-) -> None:
-    row = reported(a_row(provision_state="active", instance_uuid=INSTANCE))
-
-    offer = offer_of(
-        replace(row, node=a_node(resource_class=resource_class, instance_uuid=INSTANCE)), STANDARD
-    )
-
-    assert (offer.resource_class, offer.kept_class) == (class_of(resource_class), GOLD)
-    assert offer.reserved
-    assert f"the former class {GOLD} is still held" in offer.reasons
-
-
-def test_a_kept_class_stays_through_further_changes_until_it_is_tried_without() -> None:
-    row = reported(a_row(instance_uuid=INSTANCE))
-    row = reported(replace(row, node=a_node(instance_uuid=INSTANCE, resource_class="silver")))
-    row = reported(replace(row, node=a_node(resource_class="bronze")))
-
-    assert row.offer is not None
-    assert (row.offer.resource_class, row.offer.kept_class) == ("CUSTOM_BRONZE", GOLD)
-    assert row.offer.reserved
-    assert without_kept_class(row, STANDARD) == Offer(resource_class="CUSTOM_BRONZE", reserved=False)
-
-
-def test_a_class_that_comes_back_is_no_former_class() -> None:
-    row = reported(a_row(instance_uuid=INSTANCE))
-    row = reported(replace(row, node=a_node(instance_uuid=INSTANCE, resource_class="silver")))
-
-    back = offer_of(replace(row, node=a_node()), STANDARD)
-
-    assert back == Offer(resource_class=GOLD, reserved=False)
-
-
 def test_placement_says_that_the_former_class_is_in_use_and_it_is_kept() -> None:
-    row = reported(a_row())
-    changed = replace(row, node=a_node(resource_class="silver"))
-
-    offer = keeping_class(offer_of(changed, STANDARD), GOLD)
+    offer = keeping_class(offer_of(SILVER, STANDARD), GOLD)
 
     assert (offer.resource_class, offer.kept_class, offer.reserved) == ("CUSTOM_SILVER", GOLD, True)
-    assert offer.reasons == (f"the former class {GOLD} is still held",)
+    assert offer.reasons == (STILL_HELD,)
     # And so it stays, once the row has it.
-    assert offer_of(replace(changed, offer=offer), STANDARD) == offer
+    assert offer_of(replace(SILVER, offer=offer), STANDARD) == offer
     assert keeping_class(offer, GOLD) is offer
     assert keeping_class(offer, "CUSTOM_SILVER") is offer
 
@@ -247,57 +254,54 @@ def test_a_shard_goes_before_a_group_and_the_default_takes_the_rest(
     assert cell_of(a_node(conductor_group=group, shard=shard), cells) == cell
 
 
-def test_a_new_node_gets_its_cell() -> None:
-    assert decide_cell(ROW, CELLS, can_read=True) == CellPlan("c1")
-    assert decide_cell(replace(ROW, cell="c1"), CELLS, can_read=True) == CellPlan("c1")
+NOT_READ = "the node was not read yet, and Ironic's notifications have no shard"
+NO_TABLE = "the node has conductor group 'rack9': no table names its cell"
+HEARD, IN_RACK_9 = replace(ROW, read_at_us=0), replace(ROW, node=a_node(conductor_group="rack9"))
+WITH_INSTANCE = a_node(conductor_group="rack1", shard="s3", instance_uuid=INSTANCE)
 
 
-def test_a_node_that_was_never_read_gets_no_cell_where_shards_decide() -> None:
-    heard = replace(ROW, read_at_us=0)
-
-    unknown = decide_cell(heard, CELLS, can_read=True)
-    assert (unknown.cell, unknown.wanted) == ("", "")
-    assert "not read yet" in unknown.note
-    assert decide_cell(replace(heard, cell="c2"), CELLS, can_read=True) == CellPlan("c2")
-    # Without REST there is nothing to wait for, and without shards neither.
-    assert decide_cell(heard, CELLS, can_read=False) == CellPlan("c1")
-    assert decide_cell(heard, replace(CELLS, shards={}), can_read=True) == CellPlan("c1")
-
-
-def test_a_node_that_no_table_names_has_no_cell_or_keeps_the_one_it_has() -> None:
-    row = replace(ROW, node=a_node(conductor_group="rack9"))
-
-    unknown = decide_cell(row, CELLS, can_read=True)
-    kept = decide_cell(replace(row, cell="c1"), CELLS, can_read=True)
-
-    assert (unknown.cell, unknown.wanted) == ("", "")
-    assert "'rack9'" in unknown.note
-    assert (kept.cell, kept.wanted) == ("c1", "")
-    assert kept.note.endswith("no table names its cell, it stays in 'c1'")
-
-
-def test_a_free_node_moves_to_the_cell_of_its_new_group() -> None:
-    moves = decide_cell(replace(ROW, cell="c2"), CELLS, can_read=True)
-
-    assert (moves.cell, moves.wanted) == ("c2", "c1")
-    assert moves.note == "the node has conductor group 'rack1': it moves from 'c2' to 'c1'"
-
-
-def test_a_node_with_an_instance_keeps_its_cell_and_says_so() -> None:
-    row = replace(ROW, cell="c2", node=a_node(conductor_group="rack1", shard="s3", instance_uuid=INSTANCE))
-
-    kept = decide_cell(row, CELLS, can_read=True)
-
-    assert (kept.cell, kept.wanted) == ("c2", "")
-    assert "shard 's3' and conductor group 'rack1'" in kept.note
-    assert "while an instance is on it" in kept.note
-
-
-def test_of_a_row_without_a_node_nothing_is_decided() -> None:
-    assert decide_cell(NodeRow(id=NODE_ID), CELLS, can_read=True) == CellPlan(
-        "", note="nothing is known of the node yet"
-    )
-    assert decide_cell(NodeRow(id=NODE_ID, cell="c1"), CELLS, can_read=True) == CellPlan("c1")
+@pytest.mark.parametrize(
+    ("row", "cells", "can_read", "plan"),
+    [
+        (ROW, CELLS, True, CellPlan("c1")),
+        (replace(ROW, cell="c1"), CELLS, True, CellPlan("c1")),
+        # A node that was never read gets no cell where shards decide.
+        (HEARD, CELLS, True, CellPlan("", note=NOT_READ)),
+        (replace(HEARD, cell="c2"), CELLS, True, CellPlan("c2")),
+        # Without REST there is nothing to wait for, and without shards neither.
+        (HEARD, CELLS, False, CellPlan("c1")),
+        (HEARD, replace(CELLS, shards={}), True, CellPlan("c1")),
+        (IN_RACK_9, CELLS, True, CellPlan("", note=NO_TABLE)),
+        (
+            replace(IN_RACK_9, cell="c1"),
+            CELLS,
+            True,
+            CellPlan("c1", note=f"{NO_TABLE}, it stays in 'c1'"),
+        ),
+        # A free node moves to the cell of its new group; one with an instance stays.
+        (
+            replace(ROW, cell="c2"),
+            CELLS,
+            True,
+            CellPlan("c2", "c1", "the node has conductor group 'rack1': it moves from 'c2' to 'c1'"),
+        ),
+        (
+            replace(ROW, cell="c2", node=WITH_INSTANCE),
+            CELLS,
+            True,
+            CellPlan(
+                "c2",
+                note="the node has shard 's3' and conductor group 'rack1': it stays in 'c2' while an instance is on it",
+            ),
+        ),
+        (NodeRow(id=NODE_ID), CELLS, True, CellPlan("", note="nothing is known of the node yet")),
+        (NodeRow(id=NODE_ID, cell="c1"), CELLS, True, CellPlan("c1")),
+    ],
+)
+def test_which_cell_a_node_gets_and_why_not_the_one_of_the_tables(
+    row: NodeRow, cells: CellMap, *, can_read: bool, plan: CellPlan
+) -> None:
+    assert decide_cell(row, cells, can_read=can_read) == plan
 
 
 def test_the_only_cell_of_a_cloud_is_that_of_all_nodes_that_no_table_names() -> None:
