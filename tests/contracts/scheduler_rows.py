@@ -26,9 +26,9 @@ def request_id(number: int) -> RequestId:
     return RequestId(UUID(int=1000 + number))
 
 
-def a_request(number: int, *instances: int, digest: bytes = b"same") -> NewRequest:
+def a_request(number: int, *instances: int, digest: bytes = b"same", project: str = "") -> NewRequest:
     """A request for the instance of its own number, unless others are given."""
-    build = BuildInstance(request_id=request_id(number), name="web")
+    build = BuildInstance(request_id=request_id(number), name="web", project=project)
     ids = [instance(each) for each in instances or (number,)]
     return NewRequest(request_id(number), digest, accepted(build, ids, NOON, LATER, b"a spec"))
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-from bus.message import Message
-from bus.messages.administration import AskQuotas, QuotasFound
 from engine.hosts import HostMode, HostSetting, HostState
 from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState, ProviderUsage
 from engine.picture.picture import Picture
@@ -11,12 +9,6 @@ from engine.requests import InstanceSpec
 from tests.contracts.placement_orders import provider
 
 ROOMY = InventoryState(total=16, max_unit=16)
-
-
-async def asks_no_quota(question: Message) -> Message:
-    """Placement's answer where no project has a limit."""
-    assert isinstance(question, AskQuotas)
-    return QuotasFound(quotas=())
 
 
 def a_state(

@@ -17,7 +17,6 @@ from bus.messages.planning import (
     HostHaving,
     PlanFound,
 )
-from bus.workers.handling import Answer, ReadOnly
 from engine.candidates.provider_index import SHARES
 from engine.choosing import planning, plugins
 from engine.choosing.choosing import Chosen, choose
@@ -28,15 +27,10 @@ from engine.picture.picture import Picture
 from engine.refusals import ExhaustedPool, HostVerdict, Miss, PlannedCell
 from engine.requests import Alternative, InstanceSpec
 from engine.requests.spec import GranularGroup
-from scheduler_worker.questions import Ask, Planner
-from scheduler_worker.requests.reading import RequestReader
-from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.wiring import STANDARD
 from tests.contracts.placement_orders import an_id, provider
 from tests.plugins import standard_plugins
-from tests.stores_in_memory import MemorySchedulerStore
-from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, asks_no_quota, vcpus
-from tests.unit.scheduler.lone_scheduler import an_ask
+from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, vcpus
+from tests.unit.scheduler.lone_scheduler import LoneScheduler
 
 M = TypeVar("M", bound=Message)
 
@@ -230,17 +224,10 @@ def test_a_server_group_bounds_a_plan(policy: str, fit: int) -> None:
 # The questions
 
 
-async def asked(
-    question: Message, kind: type[M], picture: Picture | None = None, ask: Ask = asks_no_quota
-) -> M:
-    reader = RequestReader(STANDARD, SchedulerSettings().horizon, PLUGINS)
-    planner = Planner(picture or mixed(), PLUGINS, reader, MemorySchedulerStore(), ask)
-    handler = planner.question_handlers()[type(question)]
-    assert isinstance(handler, ReadOnly)
-    (answer,) = await handler.handle([an_ask(question)])
-    assert isinstance(answer, Answer)
-    assert isinstance(answer.message, kind), answer.message
-    return answer.message
+async def asked(question: Message, kind: type[M]) -> M:
+    answer = await LoneScheduler(picture=mixed(), plugins=PLUGINS).ask(question)
+    assert isinstance(answer, kind), answer
+    return answer
 
 
 ONE = BuildInstance(flavor=Flavor(vcpus=1))

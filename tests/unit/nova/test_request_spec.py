@@ -1,7 +1,6 @@
 """A RequestSpec of Nova becomes the needs by which we choose; what cannot be honoured is refused by its path and its value."""
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -14,8 +13,6 @@ from engine.requests import InstanceSpec
 from engine.requests.spec import GranularGroup
 from nova_bridge.envelope import RefusedError, read_envelope
 from nova_bridge.request_spec import NovaRequest, NovaRequestReader
-from scheduler_worker.requests.reading import RequestReader
-from scheduler_worker.wiring import STANDARD
 from tests.plugins import standard_plugins
 from tests.unit.nova.recorded import (
     CELL,
@@ -33,14 +30,14 @@ from tests.unit.nova.recorded import (
     pci,
     port,
 )
+from tests.unit.scheduler.lone_scheduler import LoneScheduler
 
 OTHER, THIRD = UUID(int=7), UUID(int=8)
 GROUP = UUID(int=9)
 AGGREGATES = [str(UUID(int=number)) for number in (21, 22, 23)]
 
 PLUGINS = standard_plugins()
-OURS = RequestReader(STANDARD, timedelta(days=1), PLUGINS)
-READER = NovaRequestReader(OURS.spec_of, PLUGINS.image_keys)
+READER = NovaRequestReader(LoneScheduler(plugins=PLUGINS).spec_of, PLUGINS.image_keys)
 
 
 def asked(

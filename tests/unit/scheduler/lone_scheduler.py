@@ -8,11 +8,12 @@ from uuid import UUID
 
 from bus.memory import MemoryBroker
 from bus.message import Message
-from bus.messages.administration import AskConsumer, ConsumerFound, ConsumerState
+from bus.messages.administration import AskConsumer, AskQuotas, ConsumerFound, ConsumerState, QuotasFound
 from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.placement import ReleaseClaim
 from bus.workers.handling import Answer, ReadOnly, Received, Said, Tell, Weighed
 from bus.workers.station import Station
+from engine.choosing.plugins import Plugins
 from engine.hosts import HostState
 from engine.picture.picture import Picture
 from scheduler_worker.settings import SchedulerPace, SchedulerSettings
@@ -33,9 +34,15 @@ async def _nothing() -> None: ...
 
 
 class LoneScheduler:
-    def __init__(self, settings: SchedulerSettings | None = None) -> None:
+    def __init__(
+        self,
+        settings: SchedulerSettings | None = None,
+        *,
+        picture: Picture | None = None,
+        plugins: Plugins | None = None,
+    ) -> None:
         self.store = MemorySchedulerStore()
-        self.picture = Picture()
+        self.picture = picture or Picture()
         self.station = Station(MemoryBroker().as_user(), "s", asks=True)
         # What placement would say of these.
         self.consumers: dict[UUID, ConsumerState] = {}
@@ -50,7 +57,7 @@ class LoneScheduler:
             clock=lambda: NOON,
             chance=random.Random(1),
             picture=self.picture,
-            plugins=standard_plugins(),
+            plugins=plugins or standard_plugins(),
         )
         known = Knowledge(given)
         # There is nothing more to know, and nobody to ask.
@@ -73,10 +80,13 @@ class LoneScheduler:
         self.hosts.learn(hosts)
 
     async def _as_placement(self, questions: Sequence[Message]) -> list[Message]:
+        """No project has a limit."""
         return [
             ConsumerFound(consumer=self.consumers.get(each.consumer))
-            for each in questions
             if isinstance(each, AskConsumer)
+            else QuotasFound(quotas=())
+            for each in questions
+            if isinstance(each, AskConsumer | AskQuotas)
         ]
 
     async def handle(self, *messages: Message, attempts: int = 0) -> Sequence[Said]:
