@@ -9,7 +9,8 @@ It decides nothing. Only processes with an address for it load this, since it lo
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from itertools import accumulate
+from typing import Any
 
 import prometheus_client.core as prometheus
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -54,12 +55,9 @@ def _app(health: Health) -> Starlette:
         return JSONResponse(told | {"awaits": dict(awaited)}, 503 if awaited else 200)
 
     async def page(_: Any) -> Response:
-        return Response(metrics.page(), media_type=CONTENT_TYPE)
+        return Response(metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", page)])
-
-
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics(Collector):
@@ -133,7 +131,4 @@ def _histogram(metric: Metric, by_labels: Mapping[Labels, Observed]) -> promethe
 
 def _buckets(counts: Iterable[int]) -> Iterator[tuple[str, float]]:
     """The buckets as Prometheus has them: each counts all observations up to its limit."""
-    so_far = 0
-    for limit, count in zip((*map(str, BUCKETS_S), "+Inf"), counts, strict=True):
-        so_far += count
-        yield limit, so_far
+    return zip((*map(str, BUCKETS_S), "+Inf"), accumulate(counts), strict=True)

@@ -128,6 +128,10 @@ class RestService(Struct, frozen=True, kw_only=True):
         )
 
 
+# The system's authorities take 30 ms to read. Clients of HTTP share them; others name other protocols in a context.
+_tls_of_the_system = cache(client_tls)
+
+
 def tls_of(settings: OpenStackSettings) -> ssl.SSLContext:
     """The certificates for the services and Keystone. Raises BadSetting if a file of them cannot be used."""
     files = (settings.ca_file, settings.cert_file, settings.key_file)
@@ -136,12 +140,6 @@ def tls_of(settings: OpenStackSettings) -> ssl.SSLContext:
     except BadCertificate as wrong:
         key, variable = f"{OPENSTACK.name}.{wrong.argument}", OPENSTACK.variable(wrong.argument)
         raise BadSetting(key, wrong.file, variable, wrong.why) from None
-
-
-@cache
-def _tls_of_the_system() -> ssl.SSLContext:
-    """The system's authorities take 30 ms to read. Clients of HTTP share them; others name other protocols in a context."""
-    return client_tls()
 
 
 def has_user(url: str) -> bool:
