@@ -1,6 +1,6 @@
 """The flavors that a request accepts: which there are, in which order, and which field of a request is wrong."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -38,18 +38,6 @@ def read(build: BuildInstance) -> tuple[Alternative, ...] | RequestProblem:
     return read_alternatives(build, lambda each: read_request(each, VOCABULARY))
 
 
-def accepted(build: BuildInstance) -> tuple[Alternative, ...]:
-    found = read(build)
-    assert not isinstance(found, RequestProblem), found
-    return found
-
-
-def rejected(build: BuildInstance) -> RequestProblem:
-    found = read(build)
-    assert isinstance(found, RequestProblem), found
-    return found
-
-
 def needs(found: tuple[Alternative, ...]) -> list[tuple[str, Mapping[str, int], bool]]:
     return [(each.name, dict(each.spec.amounts), each.spec.is_for_nodes) for each in found]
 
@@ -61,82 +49,109 @@ def with_preferred(**preferred: str) -> Flavor:
     )
 
 
-def test_each_flavor_has_its_own_amounts_and_all_have_the_rest_of_the_request() -> None:
-    found = accepted(a_build(ON_GOLD, ON_SILVER, VM, availability_zone="north", count=3))
-
-    assert needs(found) == [
-        ("gold", {GOLD: 1}, False),
-        ("silver", {SILVER: 1}, False),
-        ("vm", {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 5}, False),
-    ]
-    assert {(each.spec.availability_zone, each.spec.count) for each in found} == {("north", 3)}
-
-
-def test_an_image_is_for_the_node_or_for_the_hypervisor_as_each_flavor_says() -> None:
-    on_node, on_host = accepted(a_build(ON_GOLD, VM, image=Image(source="debian")))
-
-    assert (on_node.spec.is_for_nodes, on_node.spec.image) == (True, "")
-    assert (on_host.spec.is_for_nodes, on_host.spec.image) == (False, "debian")
+def facts_of(found: tuple[Alternative, ...]) -> dict[str, object]:
+    return {
+        "needs": needs(found),
+        "names": [each.name for each in found],
+        "zones": {(each.spec.availability_zone, each.spec.count) for each in found},
+        "images": [(each.spec.is_for_nodes, each.spec.image) for each in found],
+        "required": [each.spec.required for each in found],
+        "preferred": [each.spec.preferred_classes for each in found],
+        "flavors": [each.flavor for each in found],
+    }
 
 
-def test_a_custom_class_that_is_preferred_is_first_a_node_of_that_class() -> None:
-    found = accepted(a_build(with_preferred(CUSTOM_GOLD="preferred:100")))
+FOR_GOLD = a_build(with_preferred(CUSTOM_GOLD="preferred:100"))
+GOLD_NODE = Flavor(name="any", extra_specs={"trait:CUSTOM_FAST": "required", f"resources:{GOLD}": "1"})
+ACCEPTED: dict[str, tuple[BuildInstance, dict[str, object]]] = {
+    "each flavor has its own amounts and all have the rest of the request": (
+        a_build(ON_GOLD, ON_SILVER, VM, availability_zone="north", count=3),
+        {
+            "needs": [
+                ("gold", {GOLD: 1}, False),
+                ("silver", {SILVER: 1}, False),
+                ("vm", {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 5}, False),
+            ],
+            "zones": {("north", 3)},
+        },
+    ),
+    "an image is for the node or for the hypervisor as each flavor says": (
+        a_build(ON_GOLD, VM, image=Image(source="debian")),
+        {"images": [(True, ""), (False, "debian")]},
+    ),
+    "a custom class that is preferred is first a node of that class": (
+        FOR_GOLD,
+        {
+            "needs": [
+                (f"a node of {GOLD}", {GOLD: 1}, True),
+                ("any", {"VCPU": 2, "MEMORY_MB": 1024}, False),
+            ],
+            "required": [("CUSTOM_FAST",), ("CUSTOM_FAST",)],
+            "preferred": [(), ((GOLD, 100.0),)],
+            "flavors": [GOLD_NODE, FOR_GOLD.flavor],
+        },
+    ),
+    "of several preferred classes the highest weight comes first": (
+        a_build(with_preferred(CUSTOM_SILVER="preferred", CUSTOM_GOLD="preferred:2"), ON_SILVER),
+        {"names": [f"a node of {GOLD}", f"a node of {SILVER}", "any", "silver"]},
+    ),
+    "a class that is avoided adds no flavor": (
+        a_build(with_preferred(CUSTOM_GOLD="preferred:-1")),
+        {"names": ["any"]},
+    ),
+    "a class of no nodes adds no flavor": (
+        a_build(with_preferred(VGPU="preferred:5")),
+        {"names": ["any"]},
+    ),
+    "there may be eight": (a_build(*[VM] * 8), {"names": ["vm"] * 8}),
+}
 
-    assert needs(found) == [
-        (f"a node of {GOLD}", {GOLD: 1}, True),
-        ("any", {"VCPU": 2, "MEMORY_MB": 1024}, False),
-    ]
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_which_flavors_a_request_accepts(case: str) -> None:
+    build, says = ACCEPTED[case]
+    found = read(build)
+    assert not isinstance(found, RequestProblem), found
+    facts = facts_of(found)
+
+    assert {name: facts[name] for name in says} == says
+
+
+def test_of_the_flavors_that_a_row_keeps_the_one_that_was_chosen_is_told() -> None:
+    found = read(FOR_GOLD)
+    assert not isinstance(found, RequestProblem)
     on_node, itself = found
-    assert on_node.spec.required == itself.spec.required == ("CUSTOM_FAST",)
+
     assert flavor_of(encoded(on_node.spec, a_build(itself.flavor), found)) == on_node.flavor
-    assert (on_node.spec.preferred_classes, itself.spec.preferred_classes) == ((), ((GOLD, 100.0),))
-    assert on_node.flavor == Flavor(
-        name="any", extra_specs={"trait:CUSTOM_FAST": "required", f"resources:{GOLD}": "1"}
-    )
 
 
-def test_of_several_preferred_classes_the_highest_weight_comes_first() -> None:
-    found = accepted(a_build(with_preferred(CUSTOM_SILVER="preferred", CUSTOM_GOLD="preferred:2"), ON_SILVER))
-
-    assert [each.name for each in found] == [f"a node of {GOLD}", f"a node of {SILVER}", "any", "silver"]
-
-
-@pytest.mark.parametrize("preferred", [{"CUSTOM_GOLD": "preferred:-1"}, {"VGPU": "preferred:5"}])
-def test_a_class_that_is_avoided_or_no_class_of_nodes_adds_no_flavor(preferred: dict[str, str]) -> None:
-    assert [each.name for each in accepted(a_build(with_preferred(**preferred)))] == ["any"]
+BAD = Flavor(vcpus=-1)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "field"),
+    ("build", "field", "value", "why"),
     [
-        (lambda bad: a_build(bad, VM), "flavor.vcpus"),
-        (lambda bad: a_build(VM, bad), "alternatives[0].vcpus"),
-        (lambda bad: a_build(VM, ON_GOLD, bad), "alternatives[1].vcpus"),
+        (a_build(BAD, VM), "flavor.vcpus", "-1", ""),
+        (a_build(VM, BAD), "alternatives[0].vcpus", "-1", ""),
+        (a_build(VM, ON_GOLD, BAD), "alternatives[1].vcpus", "-1", ""),
+        # It asks for nothing.
+        (a_build(VM, Flavor(name="none")), "alternatives[0]", "none", ""),
+        (
+            a_build(ON_GOLD, VM, ports=("port-1",)),
+            "ports",
+            "port-1",
+            "with alternatives[0]: only bare-metal nodes read it",
+        ),
+        (a_build(*[VM] * 9), "alternatives", "9", ""),
+        # A node of a preferred class is one more.
+        (a_build(with_preferred(CUSTOM_GOLD="preferred"), *[VM] * 7), "alternatives", "9", ""),
     ],
 )
-def test_the_field_of_the_wrong_flavor_is_named(wrong: Callable[[Flavor], BuildInstance], field: str) -> None:
-    told = rejected(wrong(Flavor(vcpus=-1)))
+def test_the_field_of_the_wrong_flavor_is_named(
+    build: BuildInstance, field: str, value: str, why: str
+) -> None:
+    told = read(build)
 
-    assert (told.field, str(told.value)) == (field, "-1")
-
-
-def test_an_alternative_that_asks_for_nothing_is_rejected() -> None:
-    told = rejected(a_build(VM, Flavor(name="none")))
-
-    assert (told.field, str(told.value)) == ("alternatives[0]", "none")
-
-
-def test_what_only_nodes_read_is_rejected_with_the_alternative_that_is_for_none() -> None:
-    told = rejected(a_build(ON_GOLD, VM, ports=("port-1",)))
-
-    assert told.field == "ports"
-    assert told.reason.startswith("with alternatives[0]: only bare-metal nodes read it")
-
-
-def test_the_number_of_flavors_is_bounded() -> None:
-    assert len(accepted(a_build(*[VM] * 8))) == 8
-    told = rejected(a_build(*[VM] * 9))
-    assert (told.field, str(told.value)) == ("alternatives", "9")
-    # A node of a preferred class is one more.
-    preferring = rejected(a_build(with_preferred(CUSTOM_GOLD="preferred"), *[VM] * 7))
-    assert (preferring.field, str(preferring.value)) == ("alternatives", "9")
+    assert isinstance(told, RequestProblem)
+    assert (told.field, str(told.value)) == (field, value)
+    assert told.reason.startswith(why)

@@ -60,54 +60,63 @@ SHORT = Shortfall(provider=HOSTS[0], resource="VCPU", asked=2, free=1)
 
 
 class Everyone:
-    """Answers for all of them, from the view as it is at each look."""
+    """Answers for all of them, from the views as they are at each look; and takes only questions that a receiver could read."""
 
     def __init__(
-        self, *views: InstanceView, verdict: WriteVerdict | None = None, silent: type[Message] | None = None
+        self,
+        *looks: InstanceView | Sequence[InstanceView],
+        verdict: WriteVerdict | None = None,
+        silent: type[Message] | None = None,
     ) -> None:
-        self._views = views
-        self._looks = 0
+        self._looks = [[each] if isinstance(each, InstanceView) else each for each in looks]
+        self._looked = 0
         self._verdict = verdict or Done()
         self._silent = silent
         self.given: list[Message] = []
 
-    async def ask(self, question: Message) -> Message:  # noqa: C901, PLR0911 - one for each question
+    async def ask(self, question: Message) -> Message:  # noqa: PLR0911 - one for each question
         if self._silent is not None and isinstance(question, self._silent):
             raise NoAnswer("nobody answers")
+        asked = as_received(question)
         # Each look begins with the question to placement.
-        self._looks += isinstance(question, AskBooks)
-        view = self._views[min(self._looks, len(self._views)) - 1]
-        match question:
+        self._looked += isinstance(asked, AskBooks)
+        views = self._looks[max(0, min(self._looked, len(self._looks)) - 1)]
+        named = asked.consumers if isinstance(asked, AskBooks) else getattr(asked, "instances", ())
+        views = [each for each in views if not named or each.id in named]
+        match asked:
             case AskBooks():
-                consumer = view.consumer
                 # Placement marks a claim as new only if it is asked how new.
-                if consumer is not None and not question.new_s:
-                    consumer = structs.replace(consumer, is_new=False)
-                return BooksFound(consumers=(consumer,) if consumer else ())
+                consumers = [each.consumer for each in views if each.consumer]
+                return BooksFound(
+                    consumers=tuple(
+                        each if asked.new_s else structs.replace(each, is_new=False) for each in consumers
+                    )
+                )
             case AskInstances():
                 return InstancesFound(
-                    instances=(view.at_api,) if view.at_api else (),
-                    details=(view.details,) if view.details else (),
+                    instances=tuple(each.at_api for each in views if each.at_api),
+                    details=tuple(each.details for each in views if each.details),
                 )
             case AskCellBooks():
+                entries = [entry for each in views for entry in each.in_cells]
                 return CellBooksFound(
-                    entries=tuple(each for each in view.in_cells if each.instance.cell == question.cell)
+                    entries=tuple(each for each in entries if each.instance.cell == asked.cell)
                 )
             case AskHostBooks():
-                there = tuple(each.entry for each in view.on_hosts if each.cell == question.cell)
-                return HostBooksFound(entries=there, asked=question.hosts)
+                there = tuple(on.entry for each in views for on in each.on_hosts if on.cell == asked.cell)
+                return HostBooksFound(entries=there, asked=asked.hosts)
             case AskContradictions():
                 return ContradictionsFound(contradictions=())
             case AskSnapshot():
                 return SnapshotPage(providers=tuple(PLACES.providers.values()), published=LogPosition(0, 0))
             case MendConsumer():
-                self.given.append(question)
+                self.given.append(asked)
                 return WriteAnswered(verdict=self._verdict)
             case SetHost():
-                self.given.append(question)
-                return HostSet(host=structs.replace(HOST, setting=HostSetting(mode=question.mode)))
+                self.given.append(asked)
+                return HostSet(host=structs.replace(HOST, setting=HostSetting(mode=asked.mode)))
             case _:
-                raise AssertionError(question)
+                raise AssertionError(asked)
 
     async def send(self, message: Message) -> None:
         self.given.append(message)
@@ -260,43 +269,15 @@ async def test_a_claim_for_another_size_than_the_row_asks_for_is_named_and_left_
     assert everyone.given == []
 
 
-class Many:
-    """Answers what each of many instances is, and takes only questions that a receiver could read."""
-
-    def __init__(self, views: Sequence[InstanceView]) -> None:
-        self._views = {each.id: each for each in views}
-
-    async def ask(self, question: Message) -> Message:
-        if isinstance(question, AskContradictions):
-            return ContradictionsFound(contradictions=())
-        if isinstance(question, AskSnapshot):
-            return SnapshotPage(providers=tuple(PLACES.providers.values()), published=LogPosition(0, 0))
-        asked = as_received(question)
-        named = asked.consumers if isinstance(asked, AskBooks) else getattr(asked, "instances", ())
-        views = [self._views[each] for each in named or self._views]
-        match asked:
-            case AskBooks():
-                return BooksFound(consumers=tuple(each.consumer for each in views if each.consumer))
-            case AskInstances():
-                return InstancesFound(instances=tuple(each.at_api for each in views if each.at_api))
-            case AskCellBooks():
-                return CellBooksFound(entries=tuple(entry for each in views for entry in each.in_cells))
-            case AskHostBooks():
-                entries = tuple(on.entry for each in views for on in each.on_hosts)
-                return HostBooksFound(entries=entries, asked=asked.hosts)
-        raise AssertionError(question)
-
-    async def send(self, message: Message) -> None:
-        raise AssertionError(message)
-
-
 def a_member(number: int, on: int) -> InstanceView:
     text = msgspec.json.encode(a_view(on=on, grouped=True)).decode()
     return msgspec.json.decode(text.replace(str(HARMED.id), str(UUID(int=number))), type=InstanceView)
 
 
 async def test_a_split_affinity_group_may_have_more_members_than_one_question_names() -> None:
-    many = Many([*(a_member(number, 0) for number in range(1, 301)), *(a_member(301, 1), a_member(302, 1))])
+    many = Everyone(
+        [*(a_member(number, 0) for number in range(1, 301)), *(a_member(301, 1), a_member(302, 1))]
+    )
     reader = BooksReader(many, {"c1": many}, ("c1",))
 
     result = await audited(reader, AuditOptions(settle=timedelta(minutes=1)), clock=lambda: NOW)
@@ -307,7 +288,7 @@ async def test_a_split_affinity_group_may_have_more_members_than_one_question_na
 
 async def test_why_no_strays_may_be_asked_of_more_nodes_than_one_question_names() -> None:
     views = [a_member(number, 0) for number in range(1, 301)]
-    many = Many(views)
+    many = Everyone(views)
     nodes = [NodeInIronic(HOSTS[0], "n", "active", each.id, is_busy=False) for each in views]
 
     told = await why_no_strays(BooksReader(many, {"c1": many}, ("c1",)), nodes, timedelta(minutes=1))

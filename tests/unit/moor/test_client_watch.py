@@ -194,23 +194,23 @@ def instance(state: str, rebuild: Rebuild | None = None) -> InstanceState:
     )
 
 
-@pytest.mark.parametrize("state", LATER_STATES)
-def test_an_instance_that_was_stopped_or_moved_after_its_build_was_built(state: str) -> None:
-    assert has_ended(instance(state))
-    assert why_not_built(instance(state)) == ""
-
-
 # A later release may have words that this one does not know.
-@pytest.mark.parametrize("state", ["accepted", "waiting", "placed", "building", "deleting", "a later word"])
-def test_a_build_that_goes_on_has_not_ended_and_has_built_nothing(state: str) -> None:
-    assert not has_ended(instance(state))
-    assert why_not_built(instance(state))
+BUILDING = ("accepted", "waiting", "placed", "building", "deleting", "a later word")
 
 
-@pytest.mark.parametrize("state", ["error", "deleted"])
-def test_an_instance_that_does_not_exist_was_not_built(state: str) -> None:
-    assert has_ended(instance(state))
-    assert why_not_built(instance(state))
+@pytest.mark.parametrize(
+    ("state", "is_over", "is_built"),
+    [
+        *((state, True, True) for state in LATER_STATES),
+        *((state, False, False) for state in BUILDING),
+        *((state, True, False) for state in ("error", "deleted")),
+    ],
+)
+def test_a_build_is_over_and_has_built_something_by_what_became_of_its_instance(
+    state: str, *, is_over: bool, is_built: bool
+) -> None:
+    assert has_ended(instance(state)) is is_over
+    assert (why_not_built(instance(state)) == "") is is_built
 
 
 @pytest.mark.parametrize("state", LATER_STATES)

@@ -171,13 +171,19 @@ def test_a_project_sees_its_state_its_own_hosts_the_counts_and_the_reasons() -> 
     assert shown.move.failure == "others got the room: a host: VCPU asked 2, has less"
 
 
-def test_a_state_without_reasons_stays_the_same_value() -> None:
+def test_what_names_no_other_host_stays_as_it_is() -> None:
     plain = InstanceState(
         id=ID, request_id=REQUEST, sequence=1, state="active", cell="c1", host="mine", project="shop"
     )
     event = InstanceActive(cell="c1", instance=plain)
 
     assert seen_by_project(event, is_host) is event
+    for text in (
+        "over the quota of project shop: VCPU limit 3, used 2, asked 2",
+        "the guest's image could not be fetched: 404 (not found)",
+        "no valid host",
+    ):
+        assert in_public(text, is_host) == text
 
 
 SHORT = Shortfall(provider=HOST_ID, resource="VCPU", asked=2, free=4242)
@@ -253,12 +259,3 @@ def test_a_failed_build_begins_with_its_cause_and_not_with_what_an_operator_has_
     assert [secret for secret in ("disk swap", "by ann", "at noon") if secret in written] == []
     assert isinstance(told, InstanceActive)
     assert told.instance.reason == told.instance.failures[0].reason == cause.partition(":")[0]
-
-
-def test_a_reason_that_names_no_host_stays_as_it_is() -> None:
-    for text in (
-        "over the quota of project shop: VCPU limit 3, used 2, asked 2",
-        "the guest's image could not be fetched: 404 (not found)",
-        "no valid host",
-    ):
-        assert in_public(text, is_host) == text
