@@ -9,8 +9,8 @@ import sqlite3
 import stat
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, 
 from bus.memory.journal import CHECKPOINT_PAGES, RETRY_S
 from bus.topology import (
     Binding,
+    Objects,
     Queue,
     QueueKind,
 )
@@ -68,6 +69,16 @@ def found_after_a_kill(journal_path: Path) -> Iterator[MemoryBroker]:
         yield broker
 
 
+@asynccontextmanager
+async def journaled(
+    journal_path: Path, objects: Objects | None = None
+) -> AsyncIterator[tuple[MemoryBroker, Connection]]:
+    """A broker with this journal, and a connection that has declared these."""
+    with journaled_broker(journal_path) as broker:
+        async with connected(broker.as_user(), objects) as connection:
+            yield broker, connection
+
+
 async def waiting(broker: MemoryBroker, queue: str = WORK.name) -> list[Delivery]:
     async with connected(broker.as_user()) as connection:
         depth = await connection.depth(queue)
@@ -98,47 +109,43 @@ async def test_confirmed_parcels_are_found_in_order_in_every_queue_that_took_the
 
 
 async def test_transient_and_deleted_objects_are_gone_after_a_restart(journal_path: Path) -> None:
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world(WORK, OTHER, QUESTIONS)) as connection:
-            await publish(connection, structs.replace(parcel(1, "question"), persistent=False))
-            await publish_bodies(connection, 1, 2)
-            broker.host.delete_queue(WORK.name)
-            await connection.declare(world(WORK, OTHER))
-            await publish_bodies(connection, 3)
+    async with journaled(journal_path, world(WORK, OTHER, QUESTIONS)) as (broker, connection):
+        await publish(connection, structs.replace(parcel(1, "question"), persistent=False))
+        await publish_bodies(connection, 1, 2)
+        broker.host.delete_queue(WORK.name)
+        await connection.declare(world(WORK, OTHER))
+        await publish_bodies(connection, 3)
 
-            with found_after_a_kill(journal_path) as found:
-                assert not await waiting(found, QUESTIONS.name)
-                assert bodies(await waiting(found)) == [3]
-                assert bodies(await waiting(found, OTHER.name)) == [1, 2, 3]
+        with found_after_a_kill(journal_path) as found:
+            assert not await waiting(found, QUESTIONS.name)
+            assert bodies(await waiting(found)) == [3]
+            assert bodies(await waiting(found, OTHER.name)) == [1, 2, 3]
 
 
 async def test_parcels_after_a_restart_are_not_confused_with_those_delivered_before(
     journal_path: Path,
 ) -> None:
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world()) as connection:
-            await publish_bodies(connection, *range(10))
-            await drain(connection, WORK.name, 10)
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user()) as connection:
-            await publish_bodies(connection, 11)
+    async with journaled(journal_path, world()) as (_, connection):
+        await publish_bodies(connection, *range(10))
+        await drain(connection, WORK.name, 10)
+    async with journaled(journal_path) as (_, connection):
+        await publish_bodies(connection, 11)
 
-            with found_after_a_kill(journal_path) as found:
-                assert [(int(each.parcel.body), each.returns) for each in await waiting(found)] == [(11, 0)]
+        with found_after_a_kill(journal_path) as found:
+            assert [(int(each.parcel.body), each.returns) for each in await waiting(found)] == [(11, 0)]
 
 
 async def test_acknowledged_parcels_are_gone_and_held_ones_are_redelivered_once(journal_path: Path) -> None:
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
-            await publish_bodies(connection, *range(6))
-            consuming = await connection.open_consuming(WORK.name, prefetch=4)
-            held = await receive(consuming, 4)
-            await consuming.acknowledge(held[1].tag)
-            await receive(consuming, 1)
-            await until_written(connection)
+    async with journaled(journal_path, world(WORK, OTHER)) as (_, connection):
+        await publish_bodies(connection, *range(6))
+        consuming = await connection.open_consuming(WORK.name, prefetch=4)
+        held = await receive(consuming, 4)
+        await consuming.acknowledge(held[1].tag)
+        await receive(consuming, 1)
+        await until_written(connection)
 
-            with found_after_a_kill(journal_path) as found:
-                there = await waiting(found)
+        with found_after_a_kill(journal_path) as found:
+            there = await waiting(found)
     assert [(int(each.parcel.body), each.returns) for each in there] == [
         (0, 1),
         (2, 1),
@@ -151,16 +158,15 @@ async def test_acknowledged_parcels_are_gone_and_held_ones_are_redelivered_once(
 async def test_a_parcel_that_came_back_several_times_has_come_back_so_often_after_a_kill(
     journal_path: Path,
 ) -> None:
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
-            await publish_bodies(connection, 1)
-            for _ in range(3):
-                async with connected(broker.as_user()) as reader:
-                    await receive(await reader.open_consuming(WORK.name, prefetch=1), 1)
-                await until_written(connection)
+    async with journaled(journal_path, world(WORK, OTHER)) as (broker, connection):
+        await publish_bodies(connection, 1)
+        for _ in range(3):
+            async with connected(broker.as_user()) as reader:
+                await receive(await reader.open_consuming(WORK.name, prefetch=1), 1)
+            await until_written(connection)
 
-            with found_after_a_kill(journal_path) as found:
-                assert [each.returns for each in await waiting(found)] == [3]
+        with found_after_a_kill(journal_path) as found:
+            assert [each.returns for each in await waiting(found)] == [3]
 
 
 async def test_what_nobody_waits_for_is_written_too(journal_path: Path) -> None:
@@ -168,42 +174,39 @@ async def test_what_nobody_waits_for_is_written_too(journal_path: Path) -> None:
         with found_after_a_kill(journal_path) as found:
             return [(int(each.parcel.body), each.returns) for each in await waiting(found)] == [*expected]
 
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world()) as connection:
-            await publish_bodies(connection, 1, 2)
-            consuming = await connection.open_consuming(WORK.name, prefetch=1)
-            (held,) = await receive(consuming, 1)
-            await until(lambda: are((1, 1), (2, 0)), "the delivery is written")
-            await consuming.acknowledge(held.tag)
-            await until(lambda: are((2, 1)), "the acknowledgement is written, and the next delivery")
-            (held,) = await receive(consuming, 1)
-            await consuming.acknowledge(held.tag)
-            await until(are, "the last acknowledgement is written")
+    async with journaled(journal_path, world()) as (_, connection):
+        await publish_bodies(connection, 1, 2)
+        consuming = await connection.open_consuming(WORK.name, prefetch=1)
+        (held,) = await receive(consuming, 1)
+        await until(lambda: are((1, 1), (2, 0)), "the delivery is written")
+        await consuming.acknowledge(held.tag)
+        await until(lambda: are((2, 1)), "the acknowledgement is written, and the next delivery")
+        (held,) = await receive(consuming, 1)
+        await consuming.acknowledge(held.tag)
+        await until(are, "the last acknowledgement is written")
 
 
 async def test_a_queue_that_is_deleted_before_its_parcels_are_written_takes_only_its_own_along(
     journal_path: Path,
 ) -> None:
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
-            publishing = await connection.open_publishing()
-            unwritten = asyncio.create_task(publishing.publish(parcel(5)))
-            await asyncio.sleep(0)
-            broker.host.delete_queue(WORK.name)
-            await connection.declare(world(WORK, OTHER))
-            assert await within_patience(unwritten) is Receipt.CONFIRMED
+    async with journaled(journal_path, world(WORK, OTHER)) as (broker, connection):
+        publishing = await connection.open_publishing()
+        unwritten = asyncio.create_task(publishing.publish(parcel(5)))
+        await asyncio.sleep(0)
+        broker.host.delete_queue(WORK.name)
+        await connection.declare(world(WORK, OTHER))
+        assert await within_patience(unwritten) is Receipt.CONFIRMED
 
-            with found_after_a_kill(journal_path) as found:
-                assert not await waiting(found)
-                assert bodies(await waiting(found, OTHER.name)) == [5]
+        with found_after_a_kill(journal_path) as found:
+            assert not await waiting(found)
+            assert bodies(await waiting(found, OTHER.name)) == [5]
 
 
 async def test_an_end_with_wrong_bytes_in_it_is_dropped_and_nothing_before_it(journal_path: Path) -> None:
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world()) as connection:
-            for number in range(4):
-                await publish_bodies(connection, number)
-            left = files_after_a_kill(journal_path)
+    async with journaled(journal_path, world()) as (_, connection):
+        for number in range(4):
+            await publish_bodies(connection, number)
+        left = files_after_a_kill(journal_path)
     with Path(f"{left}-wal").open("r+b") as log:
         log.seek(-50, os.SEEK_END)
         log.write(b"\x55" * 20)
@@ -215,19 +218,18 @@ async def test_an_end_with_wrong_bytes_in_it_is_dropped_and_nothing_before_it(jo
 async def test_the_files_stay_small_under_constant_traffic(journal_path: Path) -> None:
     body = b"x" * 10_000
     rounds, in_flight = 60, 50
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
-            consuming = await connection.open_consuming(WORK.name, prefetch=in_flight)
-            other = await connection.open_consuming(OTHER.name, prefetch=in_flight)
-            # Some parcels always wait while others come and go.
+    async with journaled(journal_path, world(WORK, OTHER)) as (_, connection):
+        consuming = await connection.open_consuming(WORK.name, prefetch=in_flight)
+        other = await connection.open_consuming(OTHER.name, prefetch=in_flight)
+        # Some parcels always wait while others come and go.
+        await publish(connection, *[parcel(body)] * in_flight)
+        for _ in range(rounds):
+            for each in (consuming, other):
+                held = await receive(each, in_flight)
+                await publish(connection, *[parcel(body, "neither")])
+                await each.acknowledge(held[-1].tag, multiple=True)
             await publish(connection, *[parcel(body)] * in_flight)
-            for _ in range(rounds):
-                for each in (consuming, other):
-                    held = await receive(each, in_flight)
-                    await publish(connection, *[parcel(body, "neither")])
-                    await each.acknowledge(held[-1].tag, multiple=True)
-                await publish(connection, *[parcel(body)] * in_flight)
-            sizes = [Path(f"{journal_path}{end}").stat().st_size for end in ("", "-wal")]
+        sizes = [Path(f"{journal_path}{end}").stat().st_size for end in ("", "-wal")]
 
     at_once = 2 * 2 * in_flight * len(body)
     assert rounds * at_once > 50 * 1024 * 1024
@@ -294,22 +296,21 @@ async def test_the_database_of_another_program_is_refused_and_stays_as_it_is(jou
 async def test_nothing_is_confirmed_while_the_disk_is_full_and_everything_once_it_is_not(
     journal_path: Path,
 ) -> None:
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world()) as connection:
-            await publish_bodies(connection, 1)
-            with files_no_larger_than(Path(f"{journal_path}-wal").stat().st_size):
-                publishing = await connection.open_publishing()
-                waiting_for_room = asyncio.create_task(publishing.publish(parcel(2)))
-                await until(
-                    lambda: "cannot be written" in connection.blocked,
-                    "the broker takes nothing, and says why",
-                )
-                assert not waiting_for_room.done()
+    async with journaled(journal_path, world()) as (_, connection):
+        await publish_bodies(connection, 1)
+        with files_no_larger_than(Path(f"{journal_path}-wal").stat().st_size):
+            publishing = await connection.open_publishing()
+            waiting_for_room = asyncio.create_task(publishing.publish(parcel(2)))
+            await until(
+                lambda: "cannot be written" in connection.blocked,
+                "the broker takes nothing, and says why",
+            )
+            assert not waiting_for_room.done()
 
-            assert await within_patience(waiting_for_room) is Receipt.CONFIRMED
-            assert not connection.blocked
-            with found_after_a_kill(journal_path) as found:
-                assert bodies(await waiting(found)) == [1, 2]
+        assert await within_patience(waiting_for_room) is Receipt.CONFIRMED
+        assert not connection.blocked
+        with found_after_a_kill(journal_path) as found:
+            assert bodies(await waiting(found)) == [1, 2]
 
 
 @contextmanager
@@ -338,20 +339,19 @@ async def test_nothing_is_confirmed_any_more_after_a_sync_that_failed(
     def fail(_: int) -> None:
         raise OSError(5, "Input/output error")
 
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world()) as connection:
-            await publish_bodies(connection, 1)
-            publishing = await connection.open_publishing()
-            with monkeypatch.context() as broken:
-                broken.setattr(os, "fsync", fail)
-                waiting_for_ever = asyncio.create_task(publishing.publish(parcel(2)))
-                await until(
-                    lambda: waiting_for_ever.done() or "restart the process" in connection.blocked,
-                    "the broker takes nothing, and says what to do",
-                )
-            # The next sync would succeed, and would say nothing of what is on the disk.
-            await asyncio.sleep(2 * RETRY_S)
-            assert not waiting_for_ever.done()
+    async with journaled(journal_path, world()) as (_, connection):
+        await publish_bodies(connection, 1)
+        publishing = await connection.open_publishing()
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fsync", fail)
+            waiting_for_ever = asyncio.create_task(publishing.publish(parcel(2)))
+            await until(
+                lambda: waiting_for_ever.done() or "restart the process" in connection.blocked,
+                "the broker takes nothing, and says what to do",
+            )
+        # The next sync would succeed, and would say nothing of what is on the disk.
+        await asyncio.sleep(2 * RETRY_S)
+        assert not waiting_for_ever.done()
     with pytest.raises(ConnectionLost):
         await within_patience(waiting_for_ever)
 
@@ -365,18 +365,17 @@ async def test_a_publish_waits_until_its_message_is_on_the_disk(
         begun.set()
         is_done.wait()
 
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world()) as connection:
-            publishing = await connection.open_publishing()
-            with monkeypatch.context() as slow_disk:
-                slow_disk.setattr(os, "fsync", slow)
-                waiting_for_the_disk = asyncio.create_task(publishing.publish(parcel(1)))
-                try:
-                    await until(lambda: begun.is_set() or waiting_for_the_disk.done(), "it is synced")
-                    assert not waiting_for_the_disk.done()
-                finally:
-                    is_done.set()
-                assert await within_patience(waiting_for_the_disk) is Receipt.CONFIRMED
+    async with journaled(journal_path, world()) as (_, connection):
+        publishing = await connection.open_publishing()
+        with monkeypatch.context() as slow_disk:
+            slow_disk.setattr(os, "fsync", slow)
+            waiting_for_the_disk = asyncio.create_task(publishing.publish(parcel(1)))
+            try:
+                await until(lambda: begun.is_set() or waiting_for_the_disk.done(), "it is synced")
+                assert not waiting_for_the_disk.done()
+            finally:
+                is_done.set()
+            assert await within_patience(waiting_for_the_disk) is Receipt.CONFIRMED
 
 
 async def test_a_publish_that_waits_for_the_disk_when_the_broker_stops_is_lost_and_its_message_is_not(

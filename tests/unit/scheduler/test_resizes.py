@@ -152,56 +152,75 @@ async def test_a_resize_changes_what_it_names_and_keeps_all_else() -> None:
     assert (move.flavor.vcpus, move.flavor.ram_mb, move.flavor.name) == (4, 4096, "web")
 
 
-async def test_what_is_dropped_is_said() -> None:
-    here = await Cloud.with_instance()
-    await here.resized(
-        FlavorChange(root_gb=0, extra_specs={"resources1:VGPU": None, "trait1:CUSTOM_FAST": None})
-    )
-    assert await here.amounts() == {"VCPU": 2, "MEMORY_MB": 4096, "DISK_GB": 6, "CUSTOM_FPGA": 2}
-    await here.resized(FlavorChange(ram_mb=0, extra_specs={"resources:CUSTOM_FPGA": "0"}))
-    assert await here.amounts() == {"VCPU": 2, "DISK_GB": 6}
-
-
-async def test_a_whole_flavor_takes_memory_or_processors_away_only_if_it_says_so() -> None:
-    here = await Cloud.with_instance()
-    field, value, reason = await here.refused(flavor=Flavor(vcpus=4))
-    assert (field, value) == ("flavor.ram_mb", "0")
-    assert reason.startswith("the instance has 4096 MEMORY_MB, and would have none")
-    assert (await here.refused(flavor=Flavor(ram_mb=64)))[0] == "flavor.vcpus"
-    none = Flavor(vcpus=4, extra_specs={"resources:MEMORY_MB": "0"})
-    assert isinstance(await here.resize(flavor=none), InstancesFound)
-    await here.end("confirmed")
-    assert await here.amounts() == {"VCPU": 4}
-    assert isinstance(await here.resize(flavor=Flavor(vcpus=8)), InstancesFound)
-
-
-@pytest.mark.parametrize(
-    ("change", "refusal"),
-    [
-        (FlavorChange(), ("change", "", "it names nothing that changes")),
-        (FlavorChange(vcpus=-1), ("change.vcpus", "-1", "an amount is 0 to 2147483647")),
-        (
-            FlavorChange(extra_specs={"trait:HW_CPU_X86_SSE": None}),
+HUGE = FlavorChange(extra_specs={"hw:mem_page_size": "2MB"})
+# The instance's flavor; resizes that are confirmed, and the amounts that it has then; or why one is refused.
+CASES: dict[str, tuple[Flavor, list[tuple[FlavorChange | Flavor, Mapping[str, int] | str]]]] = {
+    "what is dropped is said": (
+        WEB,
+        [
             (
-                "change.extra_specs.trait:HW_CPU_X86_SSE",
-                "null",
-                "there is none to remove: the flavor has " + ", ".join(sorted(WEB.extra_specs)),
+                FlavorChange(root_gb=0, extra_specs={"resources1:VGPU": None, "trait1:CUSTOM_FAST": None}),
+                {"VCPU": 2, "MEMORY_MB": 4096, "DISK_GB": 6, "CUSTOM_FPGA": 2},
             ),
-        ),
-        (
-            FlavorChange(vcpus=4, extra_specs={"resources:VCPU": "3"}),
             (
-                "change.vcpus",
-                "4",
-                "its extra spec resources:VCPU=3 counts in place of it: change that",
+                FlavorChange(ram_mb=0, extra_specs={"resources:CUSTOM_FPGA": "0"}),
+                {"VCPU": 2, "DISK_GB": 6},
             ),
-        ),
-    ],
-)
-async def test_a_wrong_change_is_refused_by_field_and_reason(
-    change: FlavorChange, refusal: tuple[str, str, str]
-) -> None:
-    assert await (await Cloud.with_instance()).refused(change) == refusal
+        ],
+    ),
+    "a whole flavor takes memory or processors away only if it says so": (
+        WEB,
+        [
+            (Flavor(vcpus=4), "flavor.ram_mb 0: the instance has 4096 MEMORY_MB, and would have none"),
+            (Flavor(ram_mb=64), "flavor.vcpus 0: "),
+            (Flavor(vcpus=4, extra_specs={"resources:MEMORY_MB": "0"}), {"VCPU": 4}),
+            (Flavor(vcpus=8), {"VCPU": 8}),
+        ],
+    ),
+    "a change names something": (WEB, [(FlavorChange(), "change : it names nothing that changes")]),
+    "a change has amounts that there may be": (
+        WEB,
+        [(FlavorChange(vcpus=-1), "change.vcpus -1: an amount is 0 to 2147483647")],
+    ),
+    "a change removes what is there": (
+        WEB,
+        [
+            (
+                FlavorChange(extra_specs={"trait:HW_CPU_X86_SSE": None}),
+                "change.extra_specs.trait:HW_CPU_X86_SSE null: there is none to remove: the flavor has "
+                + ", ".join(sorted(WEB.extra_specs)),
+            )
+        ],
+    ),
+    "a change says one thing of an amount": (
+        WEB,
+        [
+            (
+                FlavorChange(vcpus=4, extra_specs={"resources:VCPU": "3"}),
+                "change.vcpus 4: its extra spec resources:VCPU=3 counts in place of it: change that",
+            )
+        ],
+    ),
+    # No host has such pages; but the size is not taken for one without memory.
+    "memory may move into huge pages by a resize": (
+        Flavor(vcpus=2, ram_mb=64),
+        [(HUGE, "CUSTOM_MEMORY_MB_PAGES_2048")],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_resize_gives_these_amounts_or_is_refused_by_field_and_reason(case: str) -> None:
+    flavor, resizes = CASES[case]
+    here = await Cloud.with_instance(flavor)
+    for asked, says in resizes:
+        change, whole = (asked, None) if isinstance(asked, FlavorChange) else (None, asked)
+        if isinstance(says, str):
+            assert says in "{} {}: {}".format(*await here.refused(change, whole))
+        else:
+            assert isinstance(await here.resize(change, whole), InstancesFound)
+            await here.end("confirmed")
+            assert await here.amounts() == says
 
 
 async def test_a_resize_has_a_change_or_a_flavor_and_only_a_resize_has_one() -> None:
@@ -274,13 +293,3 @@ async def test_a_row_that_an_audit_mends_has_the_size_that_its_cell_has_confirme
     )
     assert still is not None
     assert still.next_spec == there.next_spec != b""
-
-
-async def test_memory_may_move_into_huge_pages_by_a_resize() -> None:
-    here = await Cloud.with_instance(Flavor(vcpus=2, ram_mb=64))
-
-    answer = await here.resize(FlavorChange(extra_specs={"hw:mem_page_size": "2MB"}))
-
-    # No host has such pages; but the size is not taken for one without memory.
-    assert isinstance(answer, BuildRejected)
-    assert "CUSTOM_MEMORY_MB_PAGES_2048" in answer.reason
