@@ -395,6 +395,11 @@ class Cloud:
         await self.send(build)
         return await self.until_state(instance_of(build), *(states or ("active",)))
 
+    async def built(self, build: BuildInstance, *states: str) -> list[InstanceState]:
+        """The instances of a request that is sent, when each has ended in one of these states, by default active."""
+        await self.send(build)
+        return await self.until_all(build, *(states or ("active",)))
+
     async def delete(self, instance: InstanceId) -> None:
         await self.client.ask(DeleteInstance(instance=instance))
         await self.until_state(instance, "deleted")

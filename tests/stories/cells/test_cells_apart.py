@@ -100,12 +100,10 @@ async def test_an_order_that_a_cells_broker_does_not_take_stays_on_its_row_until
         there = setup.brokers.cells["c1"]
         await there.delete_queue("conductor.c1.work")
         (lost,) = builds_on("h1", 1, 1)
-        await setup.send(lost)
-        await setup.until_state(instance_of(lost), "placed")
+        await setup.built(lost, "placed")
         # Each batch clears what was confirmed before.
         for build in builds_on("h2", 101, 3):
-            await setup.send(build)
-            await setup.until_state(instance_of(build), "active")
+            await setup.built(build)
         assert await setup.rows.unconfirmed(datetime.now(UTC), None, 100)
 
         await there.declare(objects_of(("c1",), (Site.CELL,)))

@@ -67,8 +67,7 @@ async def test_a_resize_on_a_full_host_counts_what_its_numa_node_and_its_pool_ga
     ):
         builds = [a_build(1, flavor=small), a_build(2, flavor=structs.replace(small, vcpus=4))]
         for build in builds:
-            await setup.send(build)
-            await setup.until_state(instance_of(build), "active")
+            await setup.built(build)
 
         async def resized(number: int, flavor: Flavor) -> Message:
             return await setup.client.ask(
@@ -119,8 +118,7 @@ async def test_pools_keep_what_is_held_while_their_compute_is_away_and_when_it_i
     ):
         first, second = a_build(1, flavor=FLAVOR), a_build(2, flavor=FLAVOR)
         async with a_cell(setup, a_host("one", 8), a_host("two", 8), rows=rows):
-            await setup.send(first)
-            await setup.until_state(instance_of(first), "active")
+            await setup.built(first)
             before = await setup.providers()
             member = before["one"]
             aggregates = (*member.aggregates, racks)

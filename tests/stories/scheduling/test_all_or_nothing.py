@@ -69,14 +69,12 @@ async def test_a_request_whose_claim_does_not_fit_into_a_message_is_refused_with
         await setup.add_hosts("h1", "h2", vcpu=4)
         monkeypatch.setattr(all_or_nothing, "PLACES_BYTES_MAX", 700)
         too_long = all_of(1, 8)
-        await setup.send(too_long)
-        (first, *_) = await setup.until_all(too_long, "error")
+        (first, *_) = await setup.built(too_long, "error")
         assert first.reason is not None
         assert first.reason.startswith("all or nothing: a claim for 8 instances on these hosts has ")
         assert first.reason.endswith(" bytes, and a message at most 700: ask for fewer instances at once")
         build = all_of(2, 4)
-        await setup.send(build)
-        await setup.until_all(build, "active")
+        await setup.built(build)
 
 
 Interference = Callable[[Cloud, BuildInstance], Awaitable[object]]
@@ -134,8 +132,7 @@ async def test_if_one_ends_before_all_are_claimed_none_is_built(
         await setup.add_hosts("h1")
         build = all_of(1, 4)
         interfering.action = lambda: interference(setup, build)
-        await setup.send(build)
-        states = await setup.until_all(build, "error", "deleted")
+        states = await setup.built(build, "error", "deleted")
 
         assert Counter(state.state for state in states) == ends
         assert setup.placed == []
@@ -160,8 +157,7 @@ async def test_claims_that_are_refused_again_and_again_end_all_instances() -> No
 
         interfering.action = move
         build = all_of(1, 3)
-        await setup.send(build)
-        failed = await setup.until_all(build, "error")
+        failed = await setup.built(build, "error")
 
         assert {state.reason for state in failed} == {
             "all or nothing: 2 claims for all instances were refused, and no more are tried; the last: h1: its shape moved"

@@ -76,9 +76,7 @@ def check_funnel(found: NoValidHost | None, hosts: int) -> None:
 async def test_each_instance_gets_the_best_flavor_that_is_left(bus: str, books: str) -> None:
     async with a_cloud(bus, books) as setup, setup.scheduler():
         build = gold_silver_vm(1, count=4)
-        await setup.send(build)
-
-        states = await setup.until_all(build, "active")
+        states = await setup.built(build)
 
         assert got(states) == {("gold", "gold-0"): 1, ("silver", "silver-0"): 1, ("vm", "h1"): 2}
         orders = {order.instance: order for order in setup.placed}
@@ -105,9 +103,7 @@ async def test_each_instance_gets_the_best_flavor_that_is_left(bus: str, books: 
 async def test_a_refusal_has_the_funnel_of_each_flavor(bus: str, books: str) -> None:
     async with a_cloud(bus, books, gold=0, silver=0, vcpus=1) as setup, setup.scheduler():
         build = gold_silver_vm(1)
-        await setup.send(build)
-
-        state = await setup.until_state(instance_of(build), "error")
+        (state,) = await setup.built(build, "error")
 
         assert [(each.flavor, each.reason) for each in state.passed_over] == [
             ("gold", "no valid host"),

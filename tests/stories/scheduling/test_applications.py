@@ -172,8 +172,7 @@ async def test_a_feed_and_an_answer_for_a_member_tell_nothing_of_hosts_and_an_op
         await register(setup, "a", "shop")
         await until_fed(setup, "shop", fed)
         large = a_build(1, project="shop", flavor=Flavor(vcpus=8000))
-        await setup.send(large)
-        await setup.until_state(instance_of(large), "error")
+        await setup.built(large, "error")
 
         def secrets_in(message: Message) -> list[str]:
             text = msgspec.json.encode(message).decode()

@@ -63,15 +63,12 @@ async def test_all_or_nothing_is_refused_with_the_numbers_of_all(bus: str, books
         await setup.add_hosts("h1")
         await limit(setup, instances=2)
 
-        await setup.send(all_of(1, 3, project=SHOP))
-
-        failed = await setup.until_all(all_of(1, 3, project=SHOP), "error")
+        failed = await setup.built(all_of(1, 3, project=SHOP), "error")
         assert {state.reason for state in failed} == {
             "all or nothing: over the quota of project shop: instances limit 2, used 0, asked 3"
         }
         assert await used(setup) == {}
-        await setup.send(all_of(2, 2, project=SHOP))
-        await setup.until_all(all_of(2, 2, project=SHOP), "active")
+        await setup.built(all_of(2, 2, project=SHOP))
 
 
 @STAGES

@@ -113,8 +113,7 @@ async def test_an_instance_deleted_before_it_is_placed_holds_nothing(bus: str, b
         async with setup.scheduler(station=deleting.station):
             await setup.until_registered("h1")
 
-            await setup.send(build)
-            state = await setup.until_state(instance_of(build), "deleted")
+            (state,) = await setup.built(build, "deleted")
 
             assert state.cell == "cell0"
             await until(lambda: bool(deleting.verdicts), "placement's verdict")
@@ -197,9 +196,7 @@ async def test_a_request_whose_claim_is_never_answered_ends_by_its_deadline_and_
         dying, build = DiesAfterItsClaim(), a_build(1, deadline_s=1)
         async with setup.scheduler(station=dying.station, drain_s_max=0):
             await setup.until_registered("h1")
-            await setup.send(build)
-
-            state = await setup.until_state(instance_of(build), "error")
+            (state,) = await setup.built(build, "error")
 
             assert state.reason.startswith("not placed within 1 s of its acceptance")
             await setup.until_used(h1=0)

@@ -62,8 +62,7 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
             """Eight builds in a row, so that both workers handled some. Each worker counts its own day: one may begin later."""
             calendar.ahead += timedelta(minutes=30)
             for number in itertools.islice(numbers, 8):
-                await setup.send(a_build(number))
-                state = await setup.until_state(instance_of(a_build(number)), "error")
+                (state,) = await setup.built(a_build(number), "error")
                 assert state.no_valid_host is not None
                 if [(step.step, step.removed) for step in state.no_valid_host.steps] != [("up", 1)]:
                     return False

@@ -78,11 +78,9 @@ async def test_equal_boots_fill_both_nodes_and_the_next_is_told_what_each_has_le
         await setup.until_reported("only")
         both, one_more = a_build(1, flavor=THREE, count=2), a_build(2, flavor=THREE)
 
-        await setup.send(both)
-        await setup.until_all(both, "active")
+        await setup.built(both)
         await until_used(setup, "VCPU", only_NUMA0=3, only_NUMA1=3)
-        await setup.send(one_more)
-        state = await setup.until_state(instance_of(one_more), "error")
+        (state,) = await setup.built(one_more, "error")
 
         assert state.no_valid_host is not None
         assert [(step.step, step.example) for step in state.no_valid_host.steps] == [
@@ -116,8 +114,7 @@ async def placed(setup: Cloud, build: BuildInstance, guest: Demand) -> bool:
     """Boot a guest; whether it got a place, which is one that brute force finds."""
     before = await setup.providers()
     possible = placements(guest, before.values())
-    await setup.send(build)
-    state = await setup.until_state(instance_of(build), "active" if possible else "error")
+    (state,) = await setup.built(build, "active" if possible else "error")
     assert bool(state.host) == bool(possible)
     taken = used_of(await setup.providers())
     taken.subtract(used_of(before))

@@ -83,8 +83,7 @@ async def test_a_scheduler_counts_its_claims_by_verdict_and_an_instance_keeps_th
             interfering.action = lambda: setup.fill("h1", 1)
             state = await setup.boot(1, "error")
             await setup.add_hosts("h2")
-            await setup.send(a_build(2))
-            await setup.until_state(instance_of(a_build(2)), "active")
+            await setup.built(a_build(2))
             page = Metrics(Health(About("scheduler", "1.2"), parts)).page().decode()
 
         assert state.refusals == (ClaimRefused(host="h1", reason="VCPU asked 1, free 0"),)

@@ -155,8 +155,7 @@ async def test_a_group_is_created_once_listed_and_deleted_and_its_members_stay()
             answer = await setup.ask(wrong, BuildRejected)
             assert answer.field == field
         build = a_build(1, group=IN_GROUP, project="shop")
-        await setup.send(build)
-        await setup.until_state(instance_of(build), "active")
+        await setup.built(build)
 
         listed = await setup.client.ask(AskGroups(project="shop"))
         assert listed == GroupsFound(groups=(structs.replace(group, size=1),))

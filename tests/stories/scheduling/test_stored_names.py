@@ -263,8 +263,7 @@ async def test_an_instance_gets_the_devices_of_the_profile_that_its_flavor_names
         assert await setup.client.ask(CreateFlavor(flavor=WITH_FAST)) == FlavorsFound(flavors=(WITH_FAST,))
         build = a_build(1, flavor=None, flavor_names=("with-fast",))
 
-        await setup.send(build)
-        await setup.until_state(instance_of(build), "active")
+        await setup.built(build)
         # The first one is taken, and one of the others.
         found = await setup.providers()
         used = {name: found[name].inventories["FPGA"].used for name in FPGAS}
