@@ -9,24 +9,12 @@ import sys
 from pathlib import Path
 
 from compute_sim.core.attempts import AttemptRecord
+from tests.libvirt.driven_host import FIRST, Host
 from tests.libvirt.guest_images import write_image
-from tests.libvirt.libvirt_cloud import libvirt_settings
-from tests.libvirt.test_libvirt_failures import Host
-from tests.libvirt.test_libvirt_images import FIRST, stop
 from tests.waiting import wait_for
 
 # It must write more than virtlogd puts into a file.
 TEXT = "guest is up" * 20 + "\r\n"
-
-
-class HostOfUser(Host):
-    def __init__(self, folder: Path, uri: str) -> None:
-        self.folder = folder
-        self.settings = libvirt_settings(folder, uri)
-        write_image(self.settings.images_folder / "tiny", TEXT)
-        self.interrupts = {}
-        self.steps = []
-        self.driver = self._driver()
 
 
 def main(folder: str, uri: str, user: str, mask: str) -> None:
@@ -34,7 +22,8 @@ def main(folder: str, uri: str, user: str, mask: str) -> None:
     os.setgid(int(user))
     os.setuid(int(user))
     os.umask(int(mask, 8))
-    host = HostOfUser(Path(folder), uri)
+    host = Host(Path(folder), uri, domain_type="qemu")
+    write_image(host.settings.images_folder / "tiny", TEXT)
     web = host.built()
     print("built", flush=True)
     (attempt,) = (Path(folder) / "instances" / "h1").iterdir()
@@ -45,7 +34,7 @@ def main(folder: str, uri: str, user: str, mask: str) -> None:
     print("console read after virtlogd began another file", flush=True)
     assert (failure := host.work_of(host.respawn(2)).failure) == "", failure
     print("rebuilt", flush=True)
-    assert (failure := host.end_of(stop(host, 5, f"{FIRST}-5", "shop"))) == "", failure
+    assert (failure := host.end_of(host.stop(5, save_as=f"{FIRST}-5", project="shop"))) == "", failure
     print("saved", flush=True)
     assert (failure := host.destroy()) == "", failure
     assert not attempt.exists()

@@ -48,8 +48,10 @@ SETTINGS = CloudSettings(
 )
 
 
-def libvirt_settings(folder: Path, uri: str, name: str = "h1", **more: Any) -> LibvirtRules:
+def libvirt_settings(folder: Path, *uris: str, first: int = 1, **more: Any) -> LibvirtRules:
+    """Of a host for each URI: `h1`, if that is the first number, `h2` and so on."""
     usual = {
+        "hosts": tuple(f"h{number}={uri}" for number, uri in enumerate(uris, first)),
         "flat": True,
         "stop_s": 0.2,
         "memory_reserved_mb": 0,
@@ -57,7 +59,7 @@ def libvirt_settings(folder: Path, uri: str, name: str = "h1", **more: Any) -> L
         "domain_type": "qemu",
         "look_every_s": 2.0,
     }
-    return LibvirtRules(folder=str(folder), **{"hosts": (f"{name}={uri}",), **usual, **more})
+    return LibvirtRules(folder=str(folder), **{**usual, **more})
 
 
 class LibvirtCloud:
@@ -75,6 +77,12 @@ class LibvirtCloud:
         request = await self.client.boot(flavor, name=name, image=image, **fields)
         (state,) = await request.until_done()
         return state
+
+    async def delete(self, *instances: InstanceState) -> None:
+        """An audit finds nothing when they are gone: no instance is left."""
+        for each in instances:
+            await (await self.client.delete(each.id)).until_done()
+        assert await self.problems() == []
 
     async def until(self, instance: InstanceState, state: str) -> InstanceState:
         """The instance when it has this state."""
@@ -147,12 +155,11 @@ async def libvirt_cloud(
     folder: Path,
     hosts: Mapping[str, LibvirtRules],
     *,
-    settings: CloudSettings = SETTINGS,
     at_step: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[LibvirtCloud]:
     """The cloud, with these hosts by cell. There is an image `tiny`. It returns when all hosts are known."""
     computes = {cell: partial(_parts, of_libvirt=each, at_step=at_step) for cell, each in hosts.items()}
-    async with cloud_of(folder, hosts, computes, settings=settings) as found:
+    async with cloud_of(folder, hosts, computes) as found:
         await found.until_up(hosts)
         yield found
 
@@ -162,8 +169,6 @@ async def cloud_of(
     folder: Path,
     hosts: Mapping[str, LibvirtRules],
     computes: Mapping[str, OpensHosts],
-    *,
-    settings: CloudSettings = SETTINGS,
 ) -> AsyncIterator[LibvirtCloud]:
     """The cloud, with the computes of these cells. There is an image `tiny`."""
     for each in hosts.values():
@@ -171,7 +176,7 @@ async def cloud_of(
     memory = MemoryBroker()
     broker = memory.as_user()
     url = f"sqlite+aiosqlite:///{folder / 'moor.db'}"
-    plan = CloudPlan(cells=dict.fromkeys(hosts, 0), computes=computes, settings=settings)
+    plan = CloudPlan(cells=dict.fromkeys(hosts, 0), computes=computes, settings=SETTINGS)
     async with (
         serve_unix(memory, folder / SOCKET),
         cloud(plan, broker, url),

@@ -15,14 +15,13 @@ from bus.messages.cell import (
 )
 from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder
 from compute_sim.core.trees import ProviderTree
-from compute_sim.libvirt.driver import LibvirtDriver
-from compute_sim.libvirt.images import CachedImages
 from engine.flavors import Flavor
 from engine.inventories import ConsumerId, ResourceAmount, Share
+from tests.libvirt.driven_host import open_driver
 from tests.libvirt.guest_images import write_image
-from tests.libvirt.libvirt_cloud import libvirt_settings, virsh
+from tests.libvirt.libvirt_cloud import domains, libvirt_settings, virsh
 from tests.servers.libvirtd import PrivateLibvirtd
-from tests.waiting import PATIENCE_S, wait_for
+from tests.waiting import wait_for
 
 THEIRS = ConsumerId(UUID("c7a5fdbd-edaf-9455-926a-d65c16db1809"))
 NAME = "instance-00000007"
@@ -53,15 +52,9 @@ class Adopter:
         domain.write_text(DOMAIN.format(name=NAME, uuid=THEIRS, disk=self.disk))
         virsh(uri, "define", str(domain))
         virsh(uri, "start", NAME)
-        self._settings = libvirt_settings(folder, uri)
+        self.settings = libvirt_settings(folder, uri)
         self.folder = folder / "instances" / "h1" / f"{THEIRS}.1"
-        self.driver = self.started()
-
-    def started(self) -> LibvirtDriver:
-        driver = LibvirtDriver(self._settings.all_hosts()[0], self._settings, CachedImages(self._settings))
-        driver.open()
-        assert driver.wait_until_known(PATIENCE_S), driver.why_not_seen
-        return driver
+        self.driver = open_driver(self.settings)
 
     def obey(self, order: HostOrder, state: AttemptState) -> str:
         """Obey an order to its end; why it failed."""
@@ -104,9 +97,9 @@ def host(tmp_path: Path, libvirtd: PrivateLibvirtd) -> Iterator[Adopter]:
         yield adopter
     finally:
         adopter.driver.close()
-        if NAME in virsh(libvirtd.uri, "list", "--name").split():
+        if adopter.is_running():
             virsh(libvirtd.uri, "destroy", NAME)
-        if NAME in virsh(libvirtd.uri, "list", "--all", "--name").split():
+        if NAME in domains(libvirtd.uri):
             virsh(libvirtd.uri, "undefine", NAME)
 
 
@@ -132,7 +125,7 @@ def test_a_running_guest_is_adopted_as_it_is_and_destroyed_as_ours(host: Adopter
 
     destroy = DestroyInstance(cell="c1", instance=THEIRS, attempt=1, host=host.driver.root)
     assert host.obey(destroy, AttemptState.DESTROYED) == ""
-    assert NAME not in virsh(host.uri, "list", "--all", "--name").split()
+    assert NAME not in domains(host.uri)
     assert not host.disk.exists()
     assert not host.folder.exists()
 
@@ -171,7 +164,7 @@ def test_a_compute_that_ends_in_the_middle_of_an_adoption_adopts_or_touches_noth
 ) -> None:
     is_noted = noted == "noted"
     host.driver.close()
-    host.driver = host.started()
+    host.driver = open_driver(host.settings)
     attempt = AttemptRecord(
         cell="c1",
         host=host.driver.root,

@@ -15,7 +15,6 @@ import libvirt
 import pytest
 
 from bus.messages.build import InstanceState
-from compute_sim.libvirt.settings import LibvirtRules
 from engine.flavors import Image
 from moor.client import NotDone
 from tests.libvirt.host_devices import host_at_work
@@ -26,11 +25,6 @@ pytestmark = pytest.mark.asyncio
 
 # Both hosts are shares of libvirt's one test machine, which lives in this process.
 URI = "test:///default"
-
-
-def two_hosts(folder: Path, **more: Any) -> dict[str, LibvirtRules]:
-    hosts = (f"h1={URI}", f"h2={URI}")
-    return {"c1": libvirt_settings(folder, "", hosts=hosts, domain_type="test", **more)}
 
 
 @pytest.fixture(autouse=True)
@@ -61,12 +55,6 @@ def check_taken(folder: Path, web: InstanceState, failed_on: str) -> str:
     return failure.reason
 
 
-async def delete(cloud: LibvirtCloud, folder: Path, web: InstanceState) -> None:
-    await (await cloud.client.delete(web.id)).until_done()
-    assert files(folder) == []
-    assert await cloud.problems() == []
-
-
 async def test_a_disk_that_is_full_is_named_and_the_alternate_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,13 +71,15 @@ async def test_a_disk_that_is_full_is_named_and_the_alternate_is_taken(
             full_on.append(host_at_work())
 
     monkeypatch.setattr(os, "fsync", full)
-    async with libvirt_cloud(tmp_path, two_hosts(tmp_path), at_step=fill) as cloud:
+    two_hosts = libvirt_settings(tmp_path, URI, URI, domain_type="test")
+    async with libvirt_cloud(tmp_path, {"c1": two_hosts}, at_step=fill) as cloud:
         web = await cloud.boot()
 
         why = check_taken(tmp_path, web, full_on[0])
         assert why == f"image 'tiny' cannot be cached in {tmp_path / 'cache'}: No space left on device"
         assert {each.suffix for each in (tmp_path / "cache").iterdir()} == {"", ".json"}
-        await delete(cloud, tmp_path, web)
+        await cloud.delete(web)
+        assert files(tmp_path) == []
 
 
 NEEDS = {"VCPU": 1, "MEMORY_MB": 32}
@@ -107,7 +97,8 @@ async def offloaded(cloud: LibvirtCloud, state: InstanceState, folder: Path) -> 
 
 
 async def test_only_its_project_has_a_saved_disk_until_it_runs_again(tmp_path: Path) -> None:
-    async with libvirt_cloud(tmp_path, two_hosts(tmp_path)) as cloud:
+    two_hosts = libvirt_settings(tmp_path, URI, URI, domain_type="test")
+    async with libvirt_cloud(tmp_path, {"c1": two_hosts}) as cloud:
         bank = await cloud.boot(project="bank")
         saved = await offloaded(cloud, bank, tmp_path)
 
@@ -129,8 +120,7 @@ async def test_only_its_project_has_a_saved_disk_until_it_runs_again(tmp_path: P
         await (await cloud.client.unshelve(bank.id)).until_done()
         await until(lambda: saved_of(tmp_path, bank) == [])
         assert await cloud.problems(bank, shop, other, amounts=NEEDS) == []
-        for each in (bank, shop, other):
-            await (await cloud.client.delete(each.id)).until_done()
+        await cloud.delete(bank, shop, other)
         await until(lambda: files(tmp_path) == [])
 
 
@@ -182,4 +172,4 @@ async def test_a_file_that_is_gone_is_found_and_named(
 
         away.rename(file)
         assert await cloud.problems(web, amounts=NEEDS) == []
-        await (await cloud.client.delete(web.id)).until_done()
+        await cloud.delete(web)

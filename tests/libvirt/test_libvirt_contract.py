@@ -9,11 +9,11 @@ from msgspec import structs
 
 from compute_sim.core.trees import ProviderTree
 from compute_sim.libvirt.driver import LibvirtDriver
-from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.running import shared_pools
 from compute_sim.libvirt.settings import LibvirtRules
 from tests.contracts.driver_contract import breaches
-from tests.waiting import PATIENCE_S, wait_for
+from tests.libvirt.driven_host import driver_of, open_driver
+from tests.waiting import wait_for
 
 
 class Drivers:
@@ -25,11 +25,8 @@ class Drivers:
 
     def make(self) -> LibvirtDriver:
         self.end()
-        driver = LibvirtDriver(self.settings.all_hosts()[0], self.settings, CachedImages(self.settings))
-        driver.open()
-        assert driver.wait_until_known(PATIENCE_S), driver.why_not_seen
-        self._last = driver
-        return driver
+        self._last = open_driver(self.settings)
+        return self._last
 
     def end(self) -> None:
         if self._last is not None:
@@ -82,7 +79,7 @@ def test_a_pool_of_the_compute_is_reported_once_and_shared_with_its_hosts(driver
 @pytest.mark.parametrize("resource", ["DISK_GB", "IPV4_ADDRESS"])
 def test_a_pool_of_what_libvirt_gives_is_refused_by_name(drivers: Drivers, resource: str) -> None:
     settings = structs.replace(drivers.settings, pools=(f"own:{resource}=7",))
-    driver = LibvirtDriver(settings.all_hosts()[0], settings, CachedImages(settings))
+    driver = driver_of(settings)
     driver.open()
     try:
         wait_for(lambda: "storage_pools or shared_networks" in driver.why_not_seen)

@@ -2,17 +2,13 @@
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from bus.messages.cell import ReceiveInstance
 from compute_sim.libvirt import disks
 from compute_sim.libvirt.work import GivenUp, WorkFailed
-from tests.libvirt.test_libvirt_failures import Host
-from tests.libvirt.test_libvirt_images import FIRST, stop
+from tests.libvirt.driven_host import FIRST, Host
 
 
 def nothing() -> None:
@@ -45,12 +41,6 @@ def test_a_copy_that_is_given_up_ends(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    with closing(Host(tmp_path)) as made:
-        yield made
-
-
-@pytest.fixture
 def stable(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
     """The files and folders that were written to stable storage."""
     found = set()
@@ -64,34 +54,23 @@ def stable(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
     return found
 
 
-def which(path: Path) -> tuple[int, int]:
+def stored_as(path: Path) -> tuple[int, int]:
     return (path.stat().st_dev, path.stat().st_ino)
 
 
 def test_a_saved_disk_and_its_name_are_on_stable_storage(host: Host, stable: set[tuple[int, int]]) -> None:
     assert host.end_of(host.spawn(project="shop")) == ""
-    assert host.end_of(stop(host, 5, f"{FIRST}-5", "shop")) == ""
+    assert host.end_of(host.stop(5, save_as=f"{FIRST}-5", project="shop")) == ""
 
     saved = host.settings.images_folder / "projects" / "shop" / f"{FIRST}-5"
-    assert {which(saved), which(saved.parent)} <= stable
+    assert {stored_as(saved), stored_as(saved.parent)} <= stable
 
 
 def test_a_disk_that_was_received_is_on_stable_storage(host: Host, stable: set[tuple[int, int]]) -> None:
-    spawn = host.spawn()
-    assert host.end_of(spawn) == ""
-    assert host.end_of(stop(host, 1, "")) == ""
-    order = ReceiveInstance(
-        cell="c1",
-        instance=spawn.instance,
-        attempt=2,
-        host=spawn.host,
-        flavor=spawn.flavor,
-        share=spawn.share,
-        source=spawn.host,
-        source_attempt=1,
-    )
-    assert host.work_of(order).failure == ""
+    assert host.end_of(host.spawn()) == ""
+    assert host.end_of(host.stop()) == ""
+    assert host.work_of(host.receive()).failure == ""
 
     for name in ("disk", "order.json"):
-        file = host.folder / "instances" / "h1" / f"{spawn.instance}.2" / name
-        assert {which(file), which(file.parent)} <= stable
+        file = host.folder / "instances" / "h1" / f"{FIRST}.2" / name
+        assert {stored_as(file), stored_as(file.parent)} <= stable

@@ -2,27 +2,17 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
-from uuid import UUID
 
 import pytest
 from libvirt import VIR_DOMAIN_AFFECT_CONFIG, VIR_DOMAIN_VCPU_MAXIMUM
 from msgspec import structs
 
-from bus.messages.cell import ReceiveInstance, StopInstance
 from engine.flavors import Flavor, Image
-from tests.libvirt.test_libvirt_failures import Host, libvirt_at, write_wrong_images
+from tests.libvirt.driven_host import FIRST, Host
+from tests.libvirt.test_libvirt_failures import write_wrong_images
 
 GIB, MIB = 1024**3, 1024**2
 SMALL = Flavor(vcpus=1, ram_mb=32, root_gb=2, ephemeral_gb=1, swap_mb=4)
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path)
-    yield made
-    made.close()
 
 
 def sizes(host: Host, attempt: int = 2) -> dict[str, int]:
@@ -74,22 +64,11 @@ RESIZES: list[tuple[Flavor, dict[str, int] | str]] = [
 def test_a_resize_gives_the_disks_the_sizes_of_the_flavor(
     host: Host, flavor: Flavor, outcome: dict[str, int] | str
 ) -> None:
-    spawn = host.spawn(flavor=SMALL, config_drive='{"meta_data": {"uuid": "1"}}')
-    assert host.end_of(spawn) == ""
-    stop = StopInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1)
-    assert host.work_of(stop).failure == ""
-    receive = ReceiveInstance(
-        cell="c1",
-        instance=spawn.instance,
-        attempt=2,
-        host=spawn.host,
-        flavor=flavor,
-        share=host.share(flavor),
-        source=spawn.host,
-        source_attempt=1,
-    )
+    drive = '{"meta_data": {"uuid": "1"}}'
+    assert host.end_of(host.spawn(flavor=SMALL, config_drive=drive)) == ""
+    assert host.work_of(host.stop()).failure == ""
 
-    failure = host.work_of(receive).failure
+    failure = host.work_of(host.receive(flavor)).failure
 
     assert (failure or sizes(host)) == outcome
     drives = list((host.folder / "instances").glob("*/*/config.iso"))
@@ -131,32 +110,21 @@ def test_the_disks_are_as_large_as_the_claim_says(
 def test_a_guest_has_the_processors_and_the_memory_of_its_claim(host: Host) -> None:
     greedy = Flavor(vcpus=8, ram_mb=4096, extra_specs={"resources:VCPU": "1", "resources:MEMORY_MB": "64"})
     share = host.share(greedy, VCPU=1, MEMORY_MB=64)
-    spawn = host.spawn(flavor=greedy, share=share)
-    assert host.end_of(spawn) == ""
-    assert vcpus_and_mb(host, spawn.instance) == (1, 64)
+    assert host.end_of(host.spawn(flavor=greedy, share=share)) == ""
+    assert vcpus_and_mb(host) == (1, 64)
 
     assert host.work_of(host.respawn(2, flavor=greedy, share=share)).failure == ""
-    assert vcpus_and_mb(host, spawn.instance) == (1, 64)
+    assert vcpus_and_mb(host) == (1, 64)
 
-    stop = StopInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1)
-    assert host.work_of(stop).failure == ""
-    received = ReceiveInstance(
-        cell="c1",
-        instance=spawn.instance,
-        attempt=2,
-        host=spawn.host,
-        flavor=greedy,
-        share=host.share(greedy, VCPU=2, MEMORY_MB=96),
-        source=spawn.host,
-        source_attempt=1,
-    )
-    assert host.work_of(received).failure == ""
-    assert vcpus_and_mb(host, spawn.instance) == (2, 96)
+    assert host.work_of(host.stop()).failure == ""
+    larger = host.receive(greedy, share=host.share(greedy, VCPU=2, MEMORY_MB=96))
+    assert host.work_of(larger).failure == ""
+    assert vcpus_and_mb(host) == (2, 96)
 
 
-def vcpus_and_mb(host: Host, instance: UUID) -> tuple[int, int]:
-    with libvirt_at(host.driver) as connection:
-        domain = connection.lookupByUUID(instance.bytes)
+def vcpus_and_mb(host: Host) -> tuple[int, int]:
+    with host.libvirt() as connection:
+        domain = connection.lookupByUUID(FIRST.bytes)
         return domain.vcpusFlags(
             VIR_DOMAIN_AFFECT_CONFIG | VIR_DOMAIN_VCPU_MAXIMUM
         ), domain.maxMemory() // 1024

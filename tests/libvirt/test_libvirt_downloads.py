@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import trustme
 
-from bus.messages.cell import StopInstance
-from compute_sim.core.attempts import AttemptRecord, Work, begun
+from compute_sim.core.attempts import AttemptRecord, Work
 from engine.flavors import Image
 from laboratory.demo_guests import bootable_image
+from tests.libvirt.driven_host import Host
 from tests.libvirt.hostile_server import HostileServer
-from tests.libvirt.test_libvirt_failures import Host
 from tests.waiting import wait_for
 
 MIB = 1024 * 1024
@@ -55,15 +54,14 @@ WRITTEN = (
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_downloaded_unless_the_operator_names_the_server(
-    tmp_path: Path, server: HostileServer, kind: str
+    host: Host, server: HostileServer, kind: str
 ) -> None:
-    with closing(Host(tmp_path)) as host:
-        failure = host.end_of(host.spawn(**fields_with(f"{server.url}/whole", kind)))
+    failure = host.end_of(host.spawn(**fields_with(f"{server.url}/whole", kind)))
 
-        assert failure == (
-            f"image '{server.url}/whole' leads to {server.url}, which is none of the servers that the operator allows (image_servers)"
-        )
-        assert (server.asked, host.left) == ([], [])
+    assert failure == (
+        f"image '{server.url}/whole' leads to {server.url}, which is none of the servers that the operator allows (image_servers)"
+    )
+    assert (server.asked, host.left) == ([], [])
 
 
 def test_a_server_of_any_name_must_be_at_a_public_address(tmp_path: Path, server: HostileServer) -> None:
@@ -95,9 +93,11 @@ def test_what_the_operator_allows_is_downloaded_and_proxies_of_the_environment_a
     tmp_path: Path,
     server: HostileServer,
     monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, tuple[str, ...]],
+    settings: dict[str, Any],
 ) -> None:
-    named = {key: tuple(each.format(port=server.port) for each in value) for key, value in settings.items()}
+    named: dict[str, Any] = {
+        key: tuple(each.format(port=server.port) for each in value) for key, value in settings.items()
+    }
     name = "127.0.0.1" if "127.0.0.1" in named["image_servers"][-1] else "localhost"
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
@@ -156,17 +156,14 @@ def test_a_download_that_does_not_end_well_fails_with_words_and_leaves_nothing(
     tmp_path: Path, server: HostileServer, failing: tuple[str, dict[str, Any], str], kind: str
 ) -> None:
     path, settings, words = failing
-    host = Host(tmp_path, image_servers=(server.url,), **settings)
     if kind == "config drive" and "image_bytes_max" in settings:
         words = "has more than 67108864 bytes"
-    try:
+    with closing(Host(tmp_path, image_servers=(server.url,), **settings)) as host:
         failure = host.end_of(host.spawn(**fields_with(f"{server.url}/{path}", kind)))
 
         assert failure.startswith(f"image '{server.url}/{path}'"), failure
         assert words in failure, failure
         assert host.left == []
-    finally:
-        host.close()
 
 
 DRIPPING = ("drip", "headers", "silent", "drip/2", "drip/3", "headers/2", "silent/2", "drip")
@@ -179,9 +176,7 @@ def test_downloads_that_drip_hold_up_no_other_order(tmp_path: Path, server: Host
         host.driver.begin(host.respawn(1, image=Image(source=f"{server.url}/drip/of-a-rebuild")), 0.0)
         wait_for(lambda: len(server.asked) == len({*DRIPPING}) + 1)
 
-        order = host.spawn(2)
-        stop = StopInstance(cell="c1", instance=order.instance, attempt=1, host=order.host, number=1)
-        assert host.work_of(stop) == Work()
+        assert host.work_of(host.stop(instance=2)) == Work()
         assert host.destroy(3) == ""
         assert host.end_of(host.spawn(4)) == ""
         assert all(host.driver.look_at(each, 0.0).left_ms for each in dripping)
@@ -197,35 +192,31 @@ def begin_to_drip(host: Host, server: HostileServer) -> list[AttemptRecord]:
         host.spawn(10 + number, image=Image(source=f"{server.url}/{path}"))
         for number, path in enumerate(DRIPPING)
     ]
-    attempts = [begun(each, host.driver.begin(each, 0.0), 0.0) for each in orders]
+    attempts = [host.begun(each) for each in orders]
     # What waits for another's download asks for nothing.
     wait_for(lambda: len(server.asked) == len({*DRIPPING}))
     return attempts
 
 
 def test_qemu_img_is_told_each_format_and_may_have_little_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, programs, told = shutil.which("qemu-img"), tmp_path / "bin", tmp_path / "told"
     programs.mkdir()
     (programs / "qemu-img").write_text(f'#!/bin/sh\necho "$(ulimit -v) $*" >> {told}\nexec {real} "$@"\n')
     (programs / "qemu-img").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    host = Host(tmp_path)
     qcow2 = host.settings.images_folder / "qcow2"
     subprocess.run((str(real), "create", "-q", "-f", "qcow2", qcow2, "1M"), check=True)
-    try:
-        for number, source in enumerate(("tiny", "qcow2"), 1):
-            assert host.end_of(host.spawn(number, image=Image(source=source))) == ""
+    for number, source in enumerate(("tiny", "qcow2"), 1):
+        assert host.end_of(host.spawn(number, image=Image(source=source))) == ""
 
-        lines = [each.split() for each in told.read_text().splitlines()]
-        assert {line[1] for line in lines} == {"info", "create"}
-        for limit, what, *words in lines:
-            assert int(limit) <= MIB
-            assert "-f" in words
-            assert what != "create" or "-F" in words
-    finally:
-        host.close()
+    lines = [each.split() for each in told.read_text().splitlines()]
+    assert {line[1] for line in lines} == {"info", "create"}
+    for limit, what, *words in lines:
+        assert int(limit) <= MIB
+        assert "-f" in words
+        assert what != "create" or "-F" in words
 
 
 @pytest.mark.parametrize(

@@ -4,177 +4,18 @@ import hashlib
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 from msgspec import structs
 
-from bus.messages.cell import DestroyInstance, RespawnInstance, SpawnInstance
-from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, Silent, Work, begun, due
-from compute_sim.libvirt.driver import LibvirtDriver
-from compute_sim.libvirt.images import CachedImages
+from compute_sim.core.attempts import WELL, AttemptState, Silent, Work
 from engine.flavors import Flavor, Image
-from engine.inventories import ConsumerId, ResourceAmount, Share
-from tests.libvirt.guest_images import write_image
-from tests.libvirt.libvirt_cloud import files, libvirt_settings
+from tests.libvirt.driven_host import Host, which
+from tests.libvirt.libvirt_cloud import files
 from tests.waiting import PATIENCE_S, wait_for
-
-URI = "test:///default"
-SMALLEST = Flavor(vcpus=1, ram_mb=32)
-
-
-class Host:
-    """A host on libvirt's test driver, and orders to it."""
-
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        self.folder = folder
-        self.settings = libvirt_settings(folder, URI, domain_type="test", **settings)
-        write_image(self.settings.images_folder / "tiny")
-        self.interrupts: dict[str, Callable[[], None]] = {}
-        self.steps: list[str] = []
-        self.driver = self._driver()
-
-    def _driver(self) -> LibvirtDriver:
-        driver = LibvirtDriver(
-            self.settings.all_hosts()[0], self.settings, CachedImages(self.settings), at_step=self.at_step
-        )
-        driver.open()
-        assert driver.wait_until_known(PATIENCE_S), driver.why_not_seen
-        return driver
-
-    def restart(self) -> None:
-        """Another process takes over: what the last one knew is gone."""
-        self.driver.close()
-        self.driver = self._driver()
-
-    def at_step(self, step: str) -> None:
-        self.steps.append(step)
-        if step in self.interrupts:
-            self.interrupts.pop(step)()
-
-    def spawn(self, number: int = 1, flavor: Flavor = SMALLEST, **fields: Any) -> SpawnInstance:
-        usual = {"share": self.share(flavor), "image": Image(source="tiny"), "attempt": 1}
-        return SpawnInstance(
-            cell="c1",
-            instance=ConsumerId(UUID(int=number)),
-            host=self.driver.root,
-            flavor=flavor,
-            **{**usual, **fields},
-        )
-
-    def share(self, flavor: Flavor, **other: int) -> Share:
-        """What is claimed for an instance of this flavor, but for `other` amounts."""
-        disk_gb = flavor.root_gb + flavor.ephemeral_gb + -(-flavor.swap_mb // 1024)
-        amounts = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.ram_mb, "DISK_GB": disk_gb, **other}
-        root = self.driver.root
-        return Share(
-            host=root,
-            amounts=tuple(
-                ResourceAmount(provider=root, resource=resource, amount=amount)
-                for resource, amount in amounts.items()
-                if amount
-            ),
-        )
-
-    def begun(self, order: HostOrder) -> AttemptRecord:
-        return begun(order, self.driver.begin(order, 0.0), 0.0)
-
-    def built(self) -> AttemptRecord:
-        """The attempt of an instance that runs."""
-        attempt = self.begun(self.spawn())
-        assert self.end_of_attempt(attempt) == ""
-        return due(attempt, WELL, self.driver.look_at(attempt, 0.0), 0.0)[0]
-
-    def libvirt(self) -> Any:
-        return libvirt_at(self.driver)
-
-    def end_of(self, order: HostOrder) -> str:
-        """Why the work of this order failed; empty if it did not."""
-        return self.end_of_attempt(self.begun(order))
-
-    def end_of_attempt(self, attempt: AttemptRecord) -> str:
-        return self.end_of_work(attempt).failure
-
-    def end_of_work(self, attempt: AttemptRecord) -> Work:
-        return wait_for(
-            lambda: self.driver.look_at(attempt, 0.0), "the work ends", lambda work: not work.left_ms
-        )
-
-    def respawn(self, rebuild: int, **fields: Any) -> RespawnInstance:
-        """The order to rebuild the first instance."""
-        of = self.spawn(flavor=fields.get("flavor", SMALLEST))
-        usual = {"flavor": of.flavor, "image": of.image, "share": of.share, "attempt": 1}
-        return RespawnInstance(
-            cell="c1",
-            instance=of.instance,
-            host=of.host,
-            number=rebuild,
-            **{**usual, **fields},
-        )
-
-    def work_of(self, order: HostOrder) -> Work:
-        return self.end_of_work(begun(order, self.driver.begin(order, 0.0), 0.0))
-
-    def destroy(self, number: int = 1, attempt: int = 1) -> str:
-        instance = ConsumerId(UUID(int=number))
-        return self.end_of(
-            DestroyInstance(cell="c1", instance=instance, attempt=attempt, host=self.driver.root)
-        )
-
-    def close(self) -> None:
-        """Leave the test machine as it was: it lives as long as the test process."""
-        with libvirt_at(self.driver) as connection:
-            for each in connection.listAllDomains():
-                if each.name() != "test":
-                    if each.isActive():
-                        each.destroy()
-                    each.undefine()
-        self.driver.close()
-
-    def destroy_both(self) -> None:
-        """Destroy both attempts of the first instance."""
-        assert self.destroy() == ""
-        assert self.destroy(attempt=2) == ""
-        for each in (self.folder / "cache").iterdir():
-            each.unlink()
-
-    @property
-    def running(self) -> list[str]:
-        with libvirt_at(self.driver) as connection:
-            found = [each.name() for each in connection.listAllDomains() if each.isActive()]
-        return [each for each in found if each != "test"]
-
-    @property
-    def domains(self) -> list[str]:
-        """The domains but the one that the test machine has."""
-        with libvirt_at(self.driver) as connection:
-            return [each.name() for each in connection.listAllDomains() if each.name() != "test"]
-
-    @property
-    def left(self) -> list[str]:
-        parts = [each.name for each in (self.folder / "cache").glob("*.part")]
-        return [*self.domains, *files(self.folder), *parts]
-
-
-def which(file: Path) -> tuple[int, int]:
-    """The file itself: another one with the same content is not the same."""
-    of = file.stat()
-    return (of.st_ino, of.st_mtime_ns)
-
-
-def libvirt_at(driver: LibvirtDriver) -> Any:
-    return driver._hypervisor.connected()  # noqa: SLF001 - libvirt's test machine lives in its connection
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path)
-    yield made
-    made.close()
 
 
 def test_a_guest_has_its_files_and_none_is_left_after_its_end(host: Host) -> None:
@@ -295,7 +136,7 @@ def test_a_guest_that_cannot_be_rebuilt_runs_on_as_it_was(
 
 
 def test_a_guest_gets_no_cpu_of_a_guest_of_another_cloud(tmp_path: Path) -> None:
-    with closing(Host(tmp_path, cpus_dedicated="0-1")) as host, libvirt_at(host.driver) as connection:
+    with closing(Host(tmp_path, cpus_dedicated="0-1")) as host, host.libvirt() as connection:
         connection.defineXML(
             "<domain type='test'><name>theirs</name><memory unit='MiB'>32</memory><vcpu cpuset='0'>1</vcpu>"
             "<cputune><vcpupin vcpu='0' cpuset='0'/></cputune><os><type>hvm</type></os></domain>"
@@ -310,8 +151,6 @@ def test_a_guest_gets_no_cpu_of_a_guest_of_another_cloud(tmp_path: Path) -> None
 
 
 def test_a_destroy_that_overtakes_a_build_ends_it(host: Host) -> None:
-    spawn = host.spawn()
-    destroy = DestroyInstance(cell="c1", instance=spawn.instance, attempt=1, host=host.driver.root)
     at_define = threading.Event()
 
     def hold() -> None:
@@ -320,10 +159,10 @@ def test_a_destroy_that_overtakes_a_build_ends_it(host: Host) -> None:
         host.steps.append("held")
 
     host.interrupts["define: define"] = hold
-    host.driver.begin(spawn, 0.0)
+    host.driver.begin(host.spawn(), 0.0)
     assert at_define.wait(PATIENCE_S)
 
-    assert host.end_of(destroy) == ""
+    assert host.destroy() == ""
     # It has waited until the build had come to its next step.
     assert host.steps.index("held") < host.steps.index("destroy: domain")
     assert host.left == []
@@ -347,30 +186,19 @@ def test_a_libvirt_that_goes_away_in_a_build_fails_it_and_the_host_falls_silent(
 
 
 def test_a_build_whose_libvirt_goes_away_fails_only_when_its_domain_is_gone(host: Host) -> None:
-    attempt = begun_without_libvirt(host, host.spawn(), "build: start")
-
-    assert host.end_of_attempt(attempt).startswith("libvirt at test:///nowhere is away: ")
-    assert host.left == []
-
-
-def begun_without_libvirt(
-    host: Host, order: HostOrder, step: str, meanwhile: Callable[[], object] | None = None
-) -> AttemptRecord:
-    """The attempt after libvirt went away at this step, and has come back. Its work did not end meanwhile."""
     hypervisor = host.driver._hypervisor  # noqa: SLF001 - it is broken here
     connection, uri = hypervisor._connection, hypervisor.uri  # noqa: SLF001 - as above
 
     def lose() -> None:
         hypervisor._lose(connection, "it ended")  # noqa: SLF001 - as above
         hypervisor.uri = "test:///nowhere"
-        if meanwhile is not None:
-            meanwhile()
 
-    host.interrupts[step] = lose
-    host.interrupts["wait"] = lambda: None
-    attempt = begun(order, host.driver.begin(order, 0.0), 0.0)
+    host.interrupts = {"build: start": lose, "wait": lambda: None}
+    attempt = host.begun(host.spawn())
     wait_for(lambda: "wait" not in host.interrupts)
     assert host.driver.look_at(attempt, 0.0).left_ms
+
     # Libvirt's test machine lives in its connection.
     hypervisor.uri, hypervisor._connection, hypervisor.why_away = uri, connection, ""  # noqa: SLF001 - as above
-    return attempt
+    assert host.end_of_attempt(attempt).startswith("libvirt at test:///nowhere is away: ")
+    assert host.left == []

@@ -13,9 +13,9 @@ from compute_sim.core.trees import ProviderTree
 from compute_sim.libvirt import images
 from engine.flavors import Image
 from tests.libvirt.broken_folder import BrokenFolder
+from tests.libvirt.driven_host import FIRST, Host
 from tests.libvirt.hostile_server import HostileServer
-from tests.libvirt.test_libvirt_failures import Host
-from tests.libvirt.test_libvirt_images import FIRST, cached, cleaning, see_it_clean, stop
+from tests.libvirt.test_libvirt_images import cached, cleaning, see_it_clean
 from tests.waiting import wait_for
 
 MIB = 1024 * 1024
@@ -133,7 +133,7 @@ def test_a_disk_that_is_nearly_full_takes_no_image(
     ],
 )
 def test_a_host_keeps_the_disk_of_the_cache_from_guests(
-    tmp_path: Path, settings: dict[str, int], reserved: int
+    tmp_path: Path, settings: dict[str, Any], reserved: int
 ) -> None:
     with closing(Host(tmp_path, **settings)) as host:
         tree = host.driver.update_provider_tree(ProviderTree(host.driver.root), 0.0)
@@ -145,7 +145,7 @@ def test_the_disk_of_an_instance_that_was_saved_comes_into_no_cache(tmp_path: Pa
         assert host.end_of(host.spawn(project="shop")) == ""
         before = cached(tmp_path)
         saved = f"{FIRST}-5"
-        assert host.end_of(stop(host, 5, saved, "shop")) == ""
+        assert host.end_of(host.stop(5, save_as=saved, project="shop")) == ""
         assert host.destroy() == ""
 
         unshelve = host.spawn(attempt=2, project="shop", image=Image(source=saved), from_saved=True)

@@ -11,10 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.cell import DestroyInstance, StopInstance
 from engine.flavors import Image
+from tests.libvirt.driven_host import FIRST, URI, Host
 from tests.libvirt.guest_images import write_image
-from tests.libvirt.test_libvirt_failures import Host
 from tests.waiting import wait_for
 
 
@@ -24,9 +23,9 @@ def cached(folder: Path) -> list[str]:
 
 
 @contextmanager
-def cleaning(folder: Path, **settings: object) -> Iterator[Host]:
+def cleaning(folder: Path, **settings: Any) -> Iterator[Host]:
     """A host that keeps no image which nobody needs, and looks all the time."""
-    host = Host(folder, name="cleaner", images_kept_s=0.001, look_every_s=0.02, **settings)
+    host = Host(folder, hosts=(f"cleaner={URI}",), images_kept_s=0.001, look_every_s=0.02, **settings)
     with closing(host):
         yield host
 
@@ -83,20 +82,19 @@ def a_guest_in_a_linked_folder(host: Host, base: Path) -> None:
     "use", [a_disk_of_a_guest, a_kernel, a_snapshot, a_disk_in_a_pool, a_guest_in_a_linked_folder]
 )
 def test_a_cached_image_stays_as_long_as_a_file_of_any_host_names_it(
-    tmp_path: Path, use: Callable[[Host, Path], None]
+    host: Host, tmp_path: Path, use: Callable[[Host, Path], None]
 ) -> None:
-    with closing(Host(tmp_path)) as host:
-        of_kernel = Image(source="disk", kernel="tiny") if use is a_kernel else Image(source="tiny")
-        write_image(host.settings.images_folder / "disk", "another text")
-        assert host.end_of(host.spawn(100, image=of_kernel)) == ""
-        there = [tmp_path / "cache" / name for name in cached(tmp_path)]
-        use(host, there[0])
-        assert host.destroy(100) == ""
+    of_kernel = Image(source="disk", kernel="tiny") if use is a_kernel else Image(source="tiny")
+    write_image(host.settings.images_folder / "disk", "another text")
+    assert host.end_of(host.spawn(100, image=of_kernel)) == ""
+    there = [tmp_path / "cache" / name for name in cached(tmp_path)]
+    use(host, there[0])
+    assert host.destroy(100) == ""
 
-        with cleaning(tmp_path) as other:
-            see_it_clean(other)
+    with cleaning(tmp_path) as other:
+        see_it_clean(other)
 
-        assert [each for each in there if not each.exists()] == []
+    assert [each for each in there if not each.exists()] == []
 
 
 def test_an_image_that_no_disk_needs_goes_after_a_while(tmp_path: Path) -> None:
@@ -111,23 +109,22 @@ def test_an_image_that_no_disk_needs_goes_after_a_while(tmp_path: Path) -> None:
         assert other.left == []
 
 
-FIRST, SECOND = UUID(int=1), UUID(int=2)
+SECOND = UUID(int=2)
 
 
 @pytest.fixture
-def owned(tmp_path: Path) -> Iterator[Host]:
+def owned(host: Host) -> Host:
     """A host, whose folder of images has public ones, those of two projects, disks that were saved, and what is no image."""
-    with closing(Host(tmp_path)) as host:
-        images = host.settings.images_folder
-        for name in (
-            *("projects/shop/own", "projects/bank/secret", f"projects/bank/{SECOND}-7"),
-            *(f"{FIRST}-5", "projects/shop/tiny", "projects/shop/kept/deep"),
-        ):
-            write_image(images / name)
-        (images / "projects" / "shop" / "link").symlink_to("../bank/secret")
-        (images / "public-link").symlink_to("tiny")
-        os.mkfifo(images / "pipe")
-        yield host
+    images = host.settings.images_folder
+    for name in (
+        *("projects/shop/own", "projects/bank/secret", f"projects/bank/{SECOND}-7"),
+        *(f"{FIRST}-5", "projects/shop/tiny", "projects/shop/kept/deep"),
+    ):
+        write_image(images / name)
+    (images / "projects" / "shop" / "link").symlink_to("../bank/secret")
+    (images / "public-link").symlink_to("tiny")
+    os.mkfifo(images / "pipe")
+    return host
 
 
 # The project of the first instance, and the image that it is to have.
@@ -206,45 +203,25 @@ def test_an_image_of_others_counts_as_not_there(owned: Host, case: dict[str, Any
 
 @pytest.mark.parametrize("project", ["", "shop", "..", "a/b"])
 def test_a_saved_disk_is_of_its_project_and_goes_with_the_order_that_says_so(
-    tmp_path: Path, project: str
+    host: Host, tmp_path: Path, project: str
 ) -> None:
-    with closing(Host(tmp_path)) as host:
-        images = host.settings.images_folder
-        assert host.end_of(host.spawn(project=project)) == ""
-        for number in (5, 9):
-            assert host.end_of(stop(host, number, f"{FIRST}-{number}", project)) == ""
-        (saved, _) = sorted(images.rglob(f"{FIRST}-*"))
-        assert saved.parent.parent == (images / "projects" if project else tmp_path)
-        saved.with_name(f".{saved.name}.part").touch()
-        write_image(images / "projects" / "bank" / f"{SECOND}-5")
-        assert host.destroy() == ""
+    images = host.settings.images_folder
+    assert host.end_of(host.spawn(project=project)) == ""
+    for number in (5, 9):
+        assert host.end_of(host.stop(number, save_as=f"{FIRST}-{number}", project=project)) == ""
+    (saved, _) = sorted(images.rglob(f"{FIRST}-*"))
+    assert saved.parent.parent == (images / "projects" if project else tmp_path)
+    saved.with_name(f".{saved.name}.part").touch()
+    write_image(images / "projects" / "bank" / f"{SECOND}-5")
+    assert host.destroy() == ""
 
-        # The instance was offloaded by an earlier process.
-        host.restart()
-        unshelve = host.spawn(attempt=2, image=Image(source=saved.name), project=project, from_saved=True)
-        assert host.end_of(unshelve) == ""
-        assert host.end_of(forget(host, until=5)) == ""
-        assert [each.name for each in images.rglob(f"*{FIRST}-*")] == [f"{FIRST}-9"]
-        assert host.running == [f"moor-{FIRST}-2"]
-        assert host.end_of(forget(host, until=9)) == ""
-        assert [*images.rglob(f"*{FIRST}-*")] == []
-        assert (images / "projects" / "bank" / f"{SECOND}-5").exists()
-
-
-def stop(host: Host, number: int, save_as: str, project: str = "") -> StopInstance:
-    of = host.spawn()
-    return StopInstance(
-        cell="c1",
-        instance=of.instance,
-        attempt=1,
-        host=of.host,
-        number=number,
-        save_as=save_as,
-        project=project,
-    )
-
-
-def forget(host: Host, until: int) -> DestroyInstance:
-    """The order that a conductor gives when the instance runs again, as its second attempt."""
-    of = host.spawn()
-    return DestroyInstance(cell="c1", instance=of.instance, attempt=1, host=of.host, saved_until=until)
+    # The instance was offloaded by an earlier process.
+    host.restart()
+    unshelve = host.spawn(attempt=2, image=Image(source=saved.name), project=project, from_saved=True)
+    assert host.end_of(unshelve) == ""
+    assert host.destroy(saved_until=5) == ""
+    assert [each.name for each in images.rglob(f"*{FIRST}-*")] == [f"{FIRST}-9"]
+    assert host.running == [f"moor-{FIRST}-2"]
+    assert host.destroy(saved_until=9) == ""
+    assert [*images.rglob(f"*{FIRST}-*")] == []
+    assert (images / "projects" / "bank" / f"{SECOND}-5").exists()

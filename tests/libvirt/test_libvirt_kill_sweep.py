@@ -5,11 +5,10 @@ Afterwards each guest has its row, each row its guest, each claim both, no file 
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
@@ -18,11 +17,9 @@ from msgspec import structs
 
 from bus.messages.build import InstanceState
 from moor.client import SentRequest
-from moor.worker_settings import CloudSettings
 from tests.fork_server import ForkedProcess, start_module
 from tests.libvirt.killed_compute import SELF, Kill
 from tests.libvirt.libvirt_cloud import (
-    SETTINGS,
     TINY,
     LibvirtCloud,
     cloud_of,
@@ -103,7 +100,7 @@ class Sweep:
         path.unlink()
         return list(dict.fromkeys(found))
 
-    def kill_at(self, step: str, **pids: int) -> None:
+    def kill_at(self, step: str, pids: dict[str, int]) -> None:
         (self.folder / "killed").unlink(missing_ok=True)
         part = self.folder / "kill.part"
         part.write_bytes(msgspec.json.encode(Kill(step, pids)))
@@ -133,23 +130,15 @@ class Sweep:
         """The steps of a build and of a destroy that nothing disturbs."""
         (web,) = await (await self.build("undisturbed")).until_done()
         built = self.steps()
-        await (await self.cloud.client.delete(web.id)).until_done()
+        await self.cloud.delete(web)
         return built, self.steps()
 
 
 @asynccontextmanager
-async def sweeping(
-    folder: Path,
-    libvirtds: Libvirtds,
-    *names: str,
-    cloud_settings: CloudSettings = SETTINGS,
-    **more: Any,
-) -> AsyncIterator[Sweep]:
-    """`more` are settings of the hosts."""
-    hosts = tuple(f"{name}={libvirtds[name].uri}" for name in names)
-    settings = libvirt_settings(folder, "", hosts=hosts, **more)
+async def sweeping(folder: Path, libvirtds: Libvirtds, *names: str) -> AsyncIterator[Sweep]:
+    settings = libvirt_settings(folder, *(libvirtds[name].uri for name in names))
     (folder / "compute.json").write_bytes(msgspec.json.encode(settings))
-    async with cloud_of(folder, {"c1": settings}, {"c1": no_parts}, settings=cloud_settings) as found:
+    async with cloud_of(folder, {"c1": settings}, {"c1": no_parts}) as found:
         sweep = Sweep(found, folder, {name: libvirtds[name] for name in names})
         try:
             await sweep.start()
@@ -159,59 +148,51 @@ async def sweeping(
             await sweep.end()
 
 
+async def killed_at_each_step(
+    sweep: Sweep, what: str, pids: Callable[[], dict[str, int]], revive: Callable[[], Awaitable[None]]
+) -> dict[str, InstanceState]:
+    """Kill these processes at each step of a build, and of a destroy. What was built, by the step at which they were killed."""
+    built, destroyed = await sweep.steps_of_work()
+    assert len(built) >= 10, built
+    assert len(destroyed) >= 4, destroyed
+    sockets = sweep.sockets()
+    found: dict[str, InstanceState] = {}
+    for build_step, destroy_step in zip_longest(built, destroyed):
+        await sweep.until_connected(sockets)
+        sweep.kill_at(build_step, pids())
+        request = await sweep.build(f"killed at {build_step}")
+        await sweep.until_killed()
+        await revive()
+        (web,) = await request.until_done(PATIENCE_S)
+        await sweep.check(f"{what} killed in a build at {build_step!r}", web)
+        found[build_step] = web
+
+        if destroy_step is not None:
+            await sweep.until_connected(sockets)
+            sweep.kill_at(destroy_step, pids())
+        deleting = await sweep.cloud.client.delete(web.id)
+        if destroy_step is not None:
+            await sweep.until_killed()
+            await revive()
+        await deleting.until_done(PATIENCE_S)
+        await sweep.check(f"{what} killed in a destroy at {destroy_step!r}")
+    return found
+
+
 async def test_a_compute_that_is_killed_at_any_step_leaves_no_half(
     tmp_path: Path, libvirtds: Libvirtds
 ) -> None:
     async with sweeping(tmp_path, libvirtds, "h1") as sweep:
-        built, destroyed = await sweep.steps_of_work()
-        assert len(built) >= 10, built
-        assert len(destroyed) >= 4, destroyed
-        for build_step, destroy_step in zip_longest(built, destroyed):
-            sweep.kill_at(build_step, h1=SELF)
-            request = await sweep.build(f"killed at {build_step}")
-            await sweep.until_killed()
-            await sweep.restart()
-            (web,) = await request.until_done(PATIENCE_S)
-            await sweep.check(f"compute killed in a build at {build_step!r}", web)
-
-            if destroy_step is not None:
-                sweep.kill_at(destroy_step, h1=SELF)
-            deleting = await sweep.cloud.client.delete(web.id)
-            if destroy_step is not None:
-                await sweep.until_killed()
-                await sweep.restart()
-            await deleting.until_done(PATIENCE_S)
-            await sweep.check(f"compute killed in a destroy at {destroy_step!r}")
+        await killed_at_each_step(sweep, "compute", lambda: {"h1": SELF}, sweep.restart)
 
 
 async def test_a_libvirtd_that_is_killed_at_any_step_leaves_no_half_and_an_alternate_is_taken(
     tmp_path: Path, libvirtds: Libvirtds
 ) -> None:
     async with sweeping(tmp_path, libvirtds, "h1", "h2") as sweep:
-        built, destroyed = await sweep.steps_of_work()
-        sockets = sweep.sockets()
-        failed: dict[str, InstanceState] = {}
-        for build_step, destroy_step in zip_longest(built, destroyed):
-            await sweep.until_connected(sockets)
-            sweep.kill_at(build_step, **sweep.pids())
-            request = await sweep.build(f"killed at {build_step}")
-            await sweep.until_killed()
-            await sweep.revive()
-            (web,) = await request.until_done(PATIENCE_S)
-            await sweep.check(f"libvirtd killed in a build at {build_step!r}", web)
-            if web.failures:
-                failed[build_step] = web
-
-            if destroy_step is not None:
-                await sweep.until_connected(sockets)
-                sweep.kill_at(destroy_step, **sweep.pids())
-            deleting = await sweep.cloud.client.delete(web.id)
-            if destroy_step is not None:
-                await sweep.until_killed()
-                await sweep.revive()
-            await deleting.until_done(PATIENCE_S)
-            await sweep.check(f"libvirtd killed in a destroy at {destroy_step!r}")
+        found = await killed_at_each_step(sweep, "libvirtd", sweep.pids, sweep.revive)
         # Where the rest of the build needs libvirt, its words are told, and the other host was taken.
+        failed = {step: web for step, web in found.items() if web.failures}
         assert {"build: clean", "define: plan", "define: define", "build: start"} <= set(failed)
         for web in failed.values():
             (failure,) = web.failures

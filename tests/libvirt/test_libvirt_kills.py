@@ -1,26 +1,16 @@
 """The compute ends at each step of its work, and libvirtd too: afterwards each guest has its row, each row its guest, and no file is left."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder, begun
+from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder
 from compute_sim.libvirt.work import GivenUp
-from tests.libvirt.test_libvirt_failures import Host, libvirt_at, which
+from tests.libvirt.driven_host import Host, which
 from tests.waiting import wait_for
 
 
 class Killed(GivenUp):
     """The process ends here, and cleans nothing up."""
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path)
-    yield made
-    made.close()
 
 
 def test_a_rebuild_that_cannot_be_done_leaves_the_guest_though_a_kill_interrupts_it_at_any_step(
@@ -53,7 +43,7 @@ def begun_and_killed(host: Host, work: HostOrder, step: str) -> AttemptRecord:
         raise Killed
 
     host.interrupts[step] = kill
-    attempt = begun(work, host.driver.begin(work, 0.0), 0.0)
+    attempt = host.begun(work)
     wait_for(lambda: step not in host.interrupts, f"the step {step!r}")
     return attempt
 
@@ -92,6 +82,6 @@ def copy_of(folder: Path, backup: Path) -> None:
 
 def domain_number(host: Host) -> int:
     """Libvirt gives another one at each start."""
-    with libvirt_at(host.driver) as connection:
+    with host.libvirt() as connection:
         (number,) = [each.ID() for each in connection.listAllDomains() if each.name() != "test"]
     return int(number)

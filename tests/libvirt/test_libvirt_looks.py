@@ -5,7 +5,7 @@ import errno
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,22 +16,18 @@ import pytest
 from bus.messages.cell import StartInstance
 from compute_sim.core.attempts import (
     WELL,
-    AttemptRecord,
     AttemptState,
     Silent,
     Work,
-    begun,
     due,
     stopped_by_itself,
 )
 from compute_sim.handlers import ComputeStore
 from compute_sim.libvirt import hypervisor
-from compute_sim.libvirt.driver import LibvirtDriver
-from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.running import adopt
 from compute_sim.libvirt.work import LibvirtAway
 from tests.libvirt.broken_folder import BrokenFolder
-from tests.libvirt.test_libvirt_failures import Host, libvirt_at
+from tests.libvirt.driven_host import Host, driver_of
 from tests.waiting import PATIENCE_S, wait_for
 
 # How long a host may be unseen before it is silent.
@@ -41,9 +37,8 @@ STALE = "[Errno 116] Stale file handle"
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path, away_s=AWAY_S, look_every_s=0.1, images_kept_s=0.2)
-    yield made
-    made.close()
+    with closing(Host(tmp_path, away_s=AWAY_S, look_every_s=0.1, images_kept_s=0.2)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -52,14 +47,6 @@ def folder(host: Host) -> Iterator[BrokenFolder]:
     made = BrokenFolder(host.folder, threading.current_thread())
     yield made
     made.heal()
-
-
-def built(host: Host) -> AttemptRecord:
-    """The attempt of an instance that runs."""
-    order = host.spawn()
-    attempt = begun(order, host.driver.begin(order, 0.0), 0.0)
-    assert host.end_of_attempt(attempt) == ""
-    return due(attempt, WELL, host.driver.look_at(attempt, 0.0), 0.0)[0]
 
 
 def hanging(folder: BrokenFolder) -> None:
@@ -76,7 +63,7 @@ def stale(folder: BrokenFolder) -> None:
 def test_a_host_whose_folder_is_away_is_silent_and_sees_its_guests_when_it_is_back(
     host: Host, folder: BrokenFolder, breaks: Callable[[BrokenFolder], None], words: str
 ) -> None:
-    web = built(host)
+    web = host.built()
     breaks(folder)
     wait_for(lambda: words in host.driver.why_not_seen)
     assert str(host.folder) in host.driver.why_not_seen
@@ -87,7 +74,7 @@ def test_a_host_whose_folder_is_away_is_silent_and_sees_its_guests_when_it_is_ba
     later, said = due(stopped_by_itself(web, "killed", 0.0), silent, Work(), 2.0)
     assert (said, later.due_s is None) == (None, False)
 
-    with libvirt_at(host.driver) as connection:
+    with host.libvirt() as connection:
         connection.lookupByName(host.domains[0]).destroy()
     folder.heal()
     wait_for(lambda: not host.driver.why_not_seen)
@@ -119,7 +106,7 @@ def test_a_look_is_tried_again_whatever_it_meets(
         raise problem
 
     monkeypatch.setattr(libvirt.virConnect, where, fail)
-    driver = LibvirtDriver(host.settings.all_hosts()[0], host.settings, CachedImages(host.settings))
+    driver = driver_of(host.settings)
     driver.open()
     try:
         wait_for(lambda: "planted" in driver.why_not_seen)
@@ -150,7 +137,7 @@ def test_a_broken_file_of_one_guest_hides_no_other_from_the_next_process(host: H
 def test_a_host_whose_folder_cannot_be_made_can_be_closed(host: Host) -> None:
     (host.folder / "file").write_text("")
     settings = msgspec.structs.replace(host.settings, folder=str(host.folder / "file"))
-    driver = LibvirtDriver(settings.all_hosts()[0], settings, CachedImages(settings))
+    driver = driver_of(settings)
     with pytest.raises(OSError, match="file"):
         driver.open()
     driver.close()

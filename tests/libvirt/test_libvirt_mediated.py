@@ -44,8 +44,7 @@ async def test_a_guest_whose_device_cannot_be_made_fails_in_libvirts_words_and_l
         assert failure.reason.startswith("libvirt: "), failure
         assert "parent" in failure.reason, failure
         assert (domains(libvirtd.uri), files(tmp_path)) == ([], [])
-        await (await cloud.client.delete(web.id)).until_done()
-        assert await cloud.problems() == []
+        await cloud.delete(web)
 
 
 class NodeDevices:

@@ -1,6 +1,7 @@
 """Guests move between two libvirts on one machine: resized, migrated, rebuilt, shelved, evacuated."""
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from tests.waiting import until
 pytestmark = pytest.mark.asyncio
 
 
-def two_hosts(
+def moving(
     folder: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd], **more: Any
-) -> dict[str, Any]:
-    named = [f"{name}={each.uri}" for name, each in zip(("h1", "h2"), libvirtds, strict=True)]
-    return {"c1": libvirt_settings(folder, "", hosts=tuple(named), **more)}
+) -> AbstractAsyncContextManager[LibvirtCloud]:
+    settings = libvirt_settings(folder, *(each.uri for each in libvirtds), **more)
+    return libvirt_cloud(folder, {"c1": settings})
 
 
 def where(libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]) -> list[int]:
@@ -38,7 +39,7 @@ async def moved(cloud: LibvirtCloud, state: InstanceState, how: str, **fields: A
 async def test_a_guest_is_migrated_resized_rebuilt_and_shelved(
     tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
 ) -> None:
-    async with libvirt_cloud(tmp_path, two_hosts(tmp_path, libvirtds)) as cloud:
+    async with moving(tmp_path, libvirtds) as cloud:
         write_image(tmp_path / "images" / "other", "other system\r\n")
         web = await cloud.boot(hosts=("h1",))
 
@@ -76,29 +77,27 @@ async def test_a_guest_is_migrated_resized_rebuilt_and_shelved(
         (console,) = (tmp_path / "instances" / again.host).glob("*/console.log")
         await until(lambda: "other system" in console.read_text(errors="replace"))
 
-        await (await cloud.client.delete(web.id)).until_done()
+        await cloud.delete(web)
         await until(lambda: where(libvirtds) == [0, 0] and files(tmp_path) == [])
-        assert await cloud.problems() == []
 
 
 async def test_a_guest_moves_live(tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]) -> None:
-    async with libvirt_cloud(tmp_path, two_hosts(tmp_path, libvirtds)) as cloud:
+    async with moving(tmp_path, libvirtds) as cloud:
         web = await cloud.boot(hosts=("h1",))
 
         there = await moved(cloud, web, "live_migrate", hosts=("h2",))
 
         assert (there.state, there.host) == ("active", "h2")
         await until(lambda: where(libvirtds) == [0, 1])
-        await (await cloud.client.delete(web.id)).until_done()
+        await cloud.delete(web)
         await until(lambda: files(tmp_path) == [])
-        assert await cloud.problems() == []
 
 
 async def test_a_host_whose_libvirt_ended_is_down_and_its_guest_is_evacuated_with_its_disk(
     tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
 ) -> None:
     first, _ = libvirtds
-    async with libvirt_cloud(tmp_path, two_hosts(tmp_path, libvirtds, away_s=1.0)) as cloud:
+    async with moving(tmp_path, libvirtds, away_s=1.0) as cloud:
         web = await cloud.boot(hosts=("h1",))
         (disk,) = (tmp_path / "instances" / "h1").glob("*/disk")
         written = disk.stat().st_size
@@ -120,6 +119,5 @@ async def test_a_host_whose_libvirt_ended_is_down_and_its_guest_is_evacuated_wit
         await cloud.client.set_host("h1", "up")
         # What the lost host kept is removed when it is back.
         await until(lambda: where(libvirtds) == [0, 1])
-        await (await cloud.client.delete(web.id)).until_done()
+        await cloud.delete(web)
         await until(lambda: files(tmp_path) == [])
-        assert await cloud.problems() == []

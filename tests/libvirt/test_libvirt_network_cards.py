@@ -3,45 +3,33 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
-from bus.messages.cell import ReceiveInstance, StopInstance
 from compute_sim.libvirt.guest_domains import mac_of
 from engine.inventories import ConsumerId
-from tests.libvirt.test_libvirt_failures import Host, libvirt_at
+from tests.libvirt.driven_host import Host
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path, network="default")
-    yield made
-    made.close()
+    with closing(Host(tmp_path, network="default")) as made:
+        yield made
 
 
 def macs(host: Host, number: int = 1) -> list[str]:
-    with libvirt_at(host.driver) as connection:
+    with host.libvirt() as connection:
         text = connection.lookupByUUID(UUID(int=number).bytes).XMLDesc()
     return re.findall("<mac address='([^']*)'", text)
 
 
-def received(host: Host) -> ReceiveInstance:
-    """The order to move the first instance, which was stopped, to its own host."""
-    spawn = host.spawn()
-    stop = StopInstance(cell="c1", instance=spawn.instance, attempt=1, host=spawn.host, number=1)
-    assert host.work_of(stop).failure == ""
-    return ReceiveInstance(
-        cell="c1",
-        instance=spawn.instance,
-        attempt=2,
-        host=spawn.host,
-        flavor=spawn.flavor,
-        share=spawn.share,
-        source=spawn.host,
-        source_attempt=1,
-    )
+def stopped_and_received(host: Host) -> str:
+    """Why the first instance cannot move to its own host."""
+    assert host.work_of(host.stop()).failure == ""
+    return host.work_of(host.receive()).failure
 
 
 def test_addresses_of_many_guests_and_of_their_cards_differ() -> None:
@@ -62,7 +50,7 @@ def test_a_guest_gets_an_address_that_no_domain_on_the_machine_has(host: Host) -
     # The address that the next one would get is that of a domain of somebody else.
     (wanted,) = macs(host, first)
     assert host.destroy(first) == ""
-    with libvirt_at(host.driver) as connection:
+    with host.libvirt() as connection:
         text = connection.lookupByName("test").XMLDesc().replace("<name>test</name>", "<name>theirs</name>")
         begin, end = text.index("<uuid>"), text.index("</uuid>")
         card = f"<interface type='network'><mac address='{wanted.upper()}'/><source network='default'/></interface>"
@@ -77,7 +65,7 @@ def test_a_guest_keeps_its_address_when_it_is_rebuilt_and_moved(host: Host) -> N
     before = macs(host)
     assert host.work_of(host.respawn(1)).failure == ""
     assert macs(host) == before
-    assert host.work_of(received(host)).failure == ""
+    assert stopped_and_received(host) == ""
     assert macs(host) == before
 
 
@@ -88,7 +76,7 @@ def test_a_guest_does_not_come_to_where_its_address_is_in_use(host: Host) -> Non
     kept = json.loads(order.read_bytes())
     order.write_text(json.dumps(kept | {"macs": [address]}))
 
-    failure = host.work_of(received(host)).failure
+    failure = stopped_and_received(host)
 
     twin = "moor-00000000-0000-0000-0000-000000000002-1"
     assert failure == f"its network card has the address {address}, which is in use here by a card of {twin}"

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -46,11 +45,6 @@ def storage(tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]) 
         virsh(each.uri, "pool-destroy", "nfs")
 
 
-def settings_of(folder: Path, *libvirtds: PrivateLibvirtd, first: int = 1, **more: Any) -> LibvirtRules:
-    hosts = tuple(f"h{number}={each.uri}" for number, each in enumerate(libvirtds, first))
-    return libvirt_settings(folder, "", hosts=hosts, **more)
-
-
 async def pool_and_hosts(cloud: LibvirtCloud) -> tuple[ProviderState, dict[str, ProviderState]]:
     found = {each.name: each for each in await cloud.providers()}
     (pool,) = [each for each in found.values() if SHARES in each.traits]
@@ -65,7 +59,7 @@ def names_in(folder: Path) -> list[str]:
 async def test_two_hosts_share_a_pool_that_is_counted_once_and_has_the_disks(
     tmp_path: Path, storage: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
 ) -> None:
-    settings = settings_of(tmp_path, *libvirtds, storage_pools=("nfs",))
+    settings = libvirt_settings(tmp_path, *(each.uri for each in libvirtds), storage_pools=("nfs",))
     async with libvirt_cloud(tmp_path, {"c1": settings}) as cloud:
         pool, hosts = await pool_and_hosts(cloud)
         said = virsh(libvirtds[0].uri, "pool-info", "nfs", "--bytes")
@@ -93,12 +87,10 @@ async def test_two_hosts_share_a_pool_that_is_counted_once_and_has_the_disks(
         await until(lambda: f"moor-{webs[0].id}-1-disk" not in names_in(storage))
         assert f"moor-{webs[0].id}-2-disk" in names_in(storage)
 
-        for web in webs:
-            await (await cloud.client.delete(web.id)).until_done()
+        await cloud.delete(*webs)
         assert (names_in(storage), files(tmp_path)) == ([], [])
         pool, _ = await pool_and_hosts(cloud)
         assert pool.inventories["DISK_GB"].used == 0
-        assert await cloud.problems() == []
 
 
 @pytest.mark.asyncio
@@ -107,8 +99,8 @@ async def test_computes_of_two_cells_share_a_pool_that_an_operator_has_made(
 ) -> None:
     shared = AggregateId(UUID(int=0xA9))
     cells = {
-        f"c{number}": settings_of(
-            tmp_path / f"c{number}", each, first=number, storage_pools=(f"nfs={shared}",)
+        f"c{number}": libvirt_settings(
+            tmp_path / f"c{number}", each.uri, first=number, storage_pools=(f"nfs={shared}",)
         )
         for number, each in enumerate(libvirtds, 1)
     }
@@ -127,10 +119,8 @@ async def test_computes_of_two_cells_share_a_pool_that_an_operator_has_made(
         assert "DISK_GB asked 2, free 1 of 3 at san" in short
         assert names_in(storage) == [f"moor-{web.id}-1-disk", f"moor-{web.id}-1-swap"]
 
-        for each in (web, refused):
-            await (await cloud.client.delete(each.id)).until_done()
+        await cloud.delete(web, refused)
         assert names_in(storage) == []
-        assert await cloud.problems() == []
 
 
 async def make_provider(cloud: LibvirtCloud, name: str, aggregate: AggregateId, total: int) -> None:

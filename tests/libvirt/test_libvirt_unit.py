@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.flavors import Flavor
-from tests.libvirt.test_libvirt_failures import Host
+from tests.libvirt.driven_host import Host
 from tests.servers.libvirtd import COMPUTE_ID, SystemLibvirtd
 
 ROOT = Path(__file__).parents[2]
