@@ -2,25 +2,37 @@
 
 import asyncio
 import os
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from operator import not_
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
+from uuid import UUID
 
 from msgspec import structs
 from sqlalchemy.engine import make_url
 
 from bus.broker import Broker
-from bus.messages.build import InstanceState
+from bus.message import Message
+from bus.messages.build import BuildInstance, InstanceState
+from bus.queues import DEAD_QUEUE
 from bus.topology import Limits, Objects, objects_of, user_of
 from bus.workers.station import Station
-from engine.flavors import Flavor, InstanceId
+from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
 from engine.hosts import HostState
+from kit.errors import Transient
 from laboratory.at_rest import Asked, problems_of
-from laboratory.ironic import IronicServer, NotificationSender, SimulatedIronic
+from laboratory.ironic import (
+    IronicScript,
+    IronicServer,
+    IronicSimSettings,
+    NotificationSender,
+    SimulatedIronic,
+    available_nodes,
+)
 from moor.client.bus_client import hosts_of
 from placement_worker.store_sql import PlacementStore
 from scheduler_worker.store_sql import InstanceQuery, SchedulerStore
@@ -31,12 +43,26 @@ from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import a_session, migrated_database, rows_of
 from tests.fork_server import ForkedProcess, start_module
 from tests.last_release import Release
-from tests.running import running
+from tests.running import closing, running
 from tests.waiting import PATIENCE_S, until
 
 # The broker role of each kind of worker.
 OF_CELLS = ("conductor", "compute")
 DATABASE_AWAY_S = 2.0
+
+
+SMALL = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1)
+METAL = Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"})
+
+
+def a_build(number: int, **fields: Any) -> BuildInstance:
+    usual = {"flavor": SMALL, "name": f"vm-{number}", "deadline_s": 200}
+    return BuildInstance(request_id=RequestId(UUID(int=number)), **{**usual, **fields})
+
+
+def instance_of(build: BuildInstance) -> InstanceId:
+    assert build.request_id is not None
+    return instance_id_of(build.request_id, 0)
 
 
 of_the_tests = partial(migrated_database, "postgresql")
@@ -116,6 +142,11 @@ class CloudOn(Generic[B]):
         victim.kill()
         await victim.wait()
 
+    async def kill_and_start_again(self, *names: str) -> None:
+        for name in names:
+            await self.kill(name)
+            await self.start(name)
+
     async def restart_database(self) -> None:
         """Restart the database as its clients see it: every session is cut off, and for a while none can be opened."""
         url = make_url(self.database_url)
@@ -134,6 +165,9 @@ class CloudOn(Generic[B]):
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+    async def send(self, messages: Iterable[Message]) -> None:
+        await asyncio.gather(*map(self.client.publisher.send, messages))
 
     # Queries
 
@@ -181,15 +215,28 @@ class CloudOn(Generic[B]):
 
     async def until_at_rest(self, flavor_of: Callable[[InstanceState], Flavor]) -> None:
         """Wait until all participants agree about every instance, and nothing else is in use or a dead letter."""
-        connection = await self.under_test.broker().connect()
 
         async def problems() -> list[str]:
             states = await self.instances()
             asked = {each.id: Asked(each.state, _amounts(flavor_of(each))) for each in states}
             return await problems_of(self.client, connection, asked)
 
-        await until(problems, "the cloud is at rest", not_)
-        await connection.close()
+        async with closing(await self.under_test.broker().connect()) as (connection,):
+            await until(problems, "the cloud is at rest", not_)
+
+    async def audited(self) -> tuple[str, ...]:
+        """The contradictions in the books. The connections of this process ended with the database's."""
+
+        async def found() -> tuple[str, ...] | None:
+            with suppress(Transient):
+                return await self.books.audit()
+            return None
+
+        return await until(found, "the books can be read", lambda _: True)
+
+    async def nothing_is_buried(self) -> None:
+        async with closing(await self.under_test.broker().connect()) as (connection,):
+            assert await connection.depth(DEAD_QUEUE) == 0
 
     async def instances(self) -> list[InstanceState]:
         """All instances in the API level's database."""
@@ -251,10 +298,22 @@ async def cloud_on(
 
 @asynccontextmanager
 async def with_ironic(
-    here: RealCloud, ironic: SimulatedIronic, sender: NotificationSender
-) -> AsyncIterator[None]:
-    """Daemons that are started from now on use this Ironic, which is served by HTTP."""
+    here: RealCloud,
+    nodes: int,
+    settings: IronicSimSettings,
+    *,
+    script: IronicScript | None = None,
+    told: Callable[[bytes], None] = lambda _: None,
+) -> AsyncIterator[SimulatedIronic]:
+    """Daemons that are started from now on use this Ironic, which is served by HTTP. `told` is called after each notification."""
+    sender = NotificationSender(here.under_test.broker(user_of("operator")), settings)
+
+    def publish(key: str, properties: Mapping[str, object], body: bytes) -> None:
+        sender.publish(key, properties, body)
+        told(body)
+
+    ironic = SimulatedIronic(available_nodes(nodes), time.time, publish, settings, script=script)
     server = IronicServer(ironic)
     here.environment["IRONIC_URL"] = server.url
     async with running((ironic, sender, server)):
-        yield
+        yield ironic

@@ -11,30 +11,31 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import UUID
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from bus.messages.administration import Done, SetQuota, WriteAnswered
 from bus.messages.build import BuildInstance, InstanceState
 from bus.messages.stored_names import CreateGroup, GroupsFound
 from bus.topology import CELL0, user_of
 from bus.workers.station import Station
-from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, instance_id_of
+from engine.flavors import JoinedGroup
 from engine.inventories import GroupId
-from tests.adversity.real_cloud import RealCloud, real_cloud
+from tests.adversity.real_cloud import RealCloud, a_build, instance_of, real_cloud
 from tests.adversity.worker_process import BUS
 from tests.contracts.sql_stores import administer
 from tests.running import running
 from tests.waiting import until
 
 CELLS = ("c1", "c2")
-SMALL = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1)
-GROUP = GroupId(UUID(int=77))
+APART = JoinedGroup(id=GroupId(UUID(int=77)))
 DEADLINE_S = 300
 # Simulated hosts offer each CPU four times.
 CPU_RATIO = 4
 CLIENTS = 8
+# As below.
 PROJECT = "shop"
 
 # At each commit that gives a consumer a share: how many consumers its host has, and how many of its server group. The lock lasts
@@ -56,27 +57,25 @@ CREATE CONSTRAINT TRIGGER watched AFTER INSERT OR UPDATE ON consumers DEFERRABLE
 """
 
 
-# At each commit that gives an instance a share: how many instances its project has. As above, the lock lasts until the commit is
-# visible.
+# At each commit that gives an instance of the project a share: how many instances that has. As above, the lock lasts until the commit
+# is visible.
 _WATCH_PROJECT = """
 CREATE TABLE project_looks (instances bigint);
 CREATE FUNCTION look_at_project() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NEW.held <> '{}' THEN
-        PERFORM pg_advisory_xact_lock(1);
-        INSERT INTO project_looks
-            SELECT count(*) FROM consumers WHERE project_id = NEW.project_id AND type = 'INSTANCE' AND held <> '{}';
-    END IF;
+    PERFORM pg_advisory_xact_lock(1);
+    INSERT INTO project_looks
+        SELECT count(*) FROM consumers WHERE project_id = NEW.project_id AND type = 'INSTANCE' AND held <> '{}';
     RETURN NULL;
 END $$;
 CREATE CONSTRAINT TRIGGER project_watched AFTER INSERT OR UPDATE ON consumers DEFERRABLE INITIALLY DEFERRED
-    FOR EACH ROW EXECUTE FUNCTION look_at_project();
+    FOR EACH ROW WHEN (NEW.project_id = 'shop' AND NEW.held <> '{}') EXECUTE FUNCTION look_at_project();
 """
 
 
 class Size(Struct, frozen=True, kw_only=True):
     """`capacity`: how many instances fit on a host by its CPUs. `instances_max`: how many it may have by the setting.
-    `io_ops_weight`: what a host's builds under way count, which schedulers hear late.
+    `io_ops_weight`: what a host's builds under way count, which schedulers hear late. `limit`: the project's quota of instances.
     """
 
     schedulers: int
@@ -87,10 +86,13 @@ class Size(Struct, frozen=True, kw_only=True):
     failing: float = 0.0
     placements: int = 1
     io_ops_weight: float = -1.0
+    limit: int | None = None
 
 
 class Run(Struct, frozen=True):
-    """One finished run. `most_consumers` and `most_members`: the most on one host at any commit."""
+    """One finished run. `most_consumers` and `most_members`: the most on one host at any commit. `most_of_project`: of the one that
+    has a limit.
+    """
 
     size: Size
     states: Sequence[InstanceState]
@@ -98,12 +100,18 @@ class Run(Struct, frozen=True):
     looks: int
     most_consumers: int
     most_members: int
+    most_of_project: int
     seconds: float
     problems: Sequence[str]
 
     @property
     def ends(self) -> Counter[str]:
         return Counter(state.state for state in self.states)
+
+    @property
+    def refused(self) -> list[InstanceState]:
+        """The instances for which nothing was ever claimed."""
+        return [state for state in self.states if state.state == "error" and state.cell == CELL0]
 
     @property
     def conflicts(self) -> int:
@@ -119,82 +127,32 @@ class Run(Struct, frozen=True):
         return self.conflicts / self.claims
 
     def __str__(self) -> str:
-        size = self.size
-        return (
-            f"{size.schedulers} schedulers, {size.boots} boots at {size.hosts} hosts, {size.failing:.0%} of the spawns fail: "
-            f"{dict(sorted(self.ends.items()))} in {self.seconds:.1f} s; {self.conflicts} of {self.claims} claims were refused "
-            f"({self.conflict_share:.2%}); at {self.looks} commits at most {self.most_consumers} instances on a host, "
-            f"{self.most_members} of the group"
-        )
-
-
-async def spread(size: Size) -> Run:
-    """Equal instances, with no group, at equal hosts."""
-    return await _run(size, a_build)
-
-
-async def apart(size: Size) -> Run:
-    """All instances are members of one anti-affinity group."""
-    return await _run(size, lambda number: a_build(number, JoinedGroup(id=GROUP)))
-
-
-class LimitedRun(Struct, frozen=True):
-    """A run with more boots than the project's quota allows. `most` is the most instances of the project at any commit."""
-
-    size: Size
-    limit: int
-    states: Sequence[InstanceState]
-    looks: int
-    most: int
-    seconds: float
-    problems: Sequence[str]
-
-    @property
-    def refused(self) -> list[InstanceState]:
-        """The instances for which nothing was ever claimed."""
-        return [state for state in self.states if state.state == "error" and state.cell == CELL0]
-
-    @property
-    def ends(self) -> Counter[str]:
-        return Counter(state.state for state in self.states)
-
-    def __str__(self) -> str:
         size, reasons = self.size, Counter(state.reason for state in self.refused)
         return (
-            f"quota of {self.limit} instances: {size.schedulers} schedulers, {size.placements} placement workers, {CLIENTS} "
-            f"clients, {size.boots} boots, {size.failing:.0%} of the spawns fail: {dict(sorted(self.ends.items()))} in "
-            f"{self.seconds:.1f} s; at {self.looks} commits at most {self.most} instances; refused: {dict(reasons)}"
+            f"{size.schedulers} schedulers, {size.placements} placement workers, {size.boots} boots at {size.hosts} hosts, "
+            f"{size.failing:.0%} of the spawns fail: {dict(sorted(self.ends.items()))} in {self.seconds:.1f} s; "
+            f"{self.conflicts} of {self.claims} claims were refused ({self.conflict_share:.2%}), and boots because of: "
+            f"{dict(reasons)}; at {self.looks} commits at most {self.most_consumers} instances on a host, "
+            f"{self.most_members} of the group, {self.most_of_project} of the project, whose limit is {size.limit}"
         )
 
 
-async def limited(size: Size, limit: int) -> LimitedRun:
-    """All instances are of one project, which may have so many."""
+async def run(size: Size, **fields: Any) -> Run:
+    """Equal instances at equal hosts. Their builds have these fields."""
     async with _several(size) as here:
-        await administer(_WATCH_PROJECT, url=here.database_url)
-        answer = await here.client.ask(SetQuota(project=PROJECT, limits={"instances": limit}))
-        assert answer == WriteAnswered(verdict=Done()), answer
-        builds = [structs.replace(a_build(number), project=PROJECT) for number in range(1, size.boots + 1)]
-        began_s = time.monotonic()
-        await _send(here, builds)
-        await here.until_in(size.boots, "active", "error")
-        seconds = time.monotonic() - began_s
-        await _until_only_the_active_hold(here)
-        ((looks, most),) = await here.rows("SELECT count(*), max(instances) FROM project_looks")
-        return LimitedRun(size, limit, await here.instances(), looks, most, seconds, await here.books.audit())
-
-
-async def _run(size: Size, build: Callable[[int], BuildInstance]) -> Run:
-    async with _several(size) as here:
-        answer = await here.client.ask(CreateGroup(id=GROUP, policy="anti-affinity", name="apart"))
+        answer = await here.client.ask(CreateGroup(id=APART.id, policy="anti-affinity", name="apart"))
         assert isinstance(answer, GroupsFound), answer
-        builds = [build(number) for number in range(1, size.boots + 1)]
+        answer = await here.client.ask(SetQuota(project=PROJECT, limits={"instances": size.limit}))
+        assert answer == WriteAnswered(verdict=Done()), answer
         began_s = time.monotonic()
-        await _send(here, builds)
+        await _send(
+            here, [a_build(number, deadline_s=DEADLINE_S, **fields) for number in range(1, size.boots + 1)]
+        )
         await here.until_in(size.boots, "active", "error")
         seconds = time.monotonic() - began_s
         await _until_only_the_active_hold(here)
-        ((looks, consumers, members),) = await here.rows(
-            "SELECT count(*), max(consumers), max(members) FROM looks"
+        ((looks, consumers, members, of_project),) = await here.rows(
+            "SELECT count(*), max(consumers), max(members), (SELECT coalesce(max(instances), 0) FROM project_looks) FROM looks"
         )
         return Run(
             size,
@@ -203,6 +161,7 @@ async def _run(size: Size, build: Callable[[int], BuildInstance]) -> Run:
             looks,
             consumers,
             members,
+            of_project,
             seconds,
             await here.books.audit(),
         )
@@ -221,6 +180,7 @@ async def _several(size: Size) -> AsyncIterator[RealCloud]:
         IO_OPS_WEIGHT=str(size.io_ops_weight),
     ) as here:
         await administer(_WATCH, url=here.database_url)
+        await administer(_WATCH_PROJECT, url=here.database_url)
         schedulers = [f"scheduler-{number}" for number in range(1, size.schedulers + 1)]
         of_cells = [f"{kind}-{cell}" for cell in cells for kind in ("conductor", "compute")]
         placements = [f"placement-{number}" for number in range(1, size.placements + 1)]
@@ -257,19 +217,9 @@ async def _until_only_the_active_hold(here: RealCloud) -> None:
     )
 
 
-def a_build(number: int, group: JoinedGroup | None = None) -> BuildInstance:
-    return BuildInstance(
-        request_id=RequestId(UUID(int=number)),
-        flavor=SMALL,
-        name=f"vm-{number}",
-        deadline_s=DEADLINE_S,
-        group=group,
-    )
-
-
 def unexplained(run: Run) -> list[str]:
     """Errors of group members that do not say why: each refusal by the group must name the host, and a member on it."""
-    members = {str(instance_of(number)) for number in range(1, run.size.boots + 1)}
+    members = {str(instance_of(a_build(number))) for number in range(1, run.size.boots + 1)}
     problems = []
     for state in run.states:
         if state.state != "error":
@@ -297,35 +247,49 @@ def _names(reason: str, host: str, hosts: Mapping[str, UUID], members: set[str])
     return has_host and any(member in reason for member in members)
 
 
-def instance_of(number: int) -> InstanceId:
-    return instance_id_of(RequestId(UUID(int=number)), 0)
+# What runs, and what its outcome must be.
+CASES: tuple[tuple[Size, dict[str, Any], Callable[[Run], bool]], ...] = (
+    *(
+        (
+            Size(schedulers=schedulers, hosts=hosts, boots=5000),
+            {},
+            lambda run: run.conflict_share <= 0.02 and run.ends["active"] == 5000,
+        )
+        for schedulers in (2, 4)
+        for hosts in (400, 100)
+    ),
+    *(
+        (
+            Size(schedulers=schedulers, hosts=20, boots=4000, capacity=400),
+            {},
+            lambda run: run.most_consumers == 50 and run.ends["active"] == 1000,
+        )
+        for schedulers in (2, 4)
+    ),
+    (
+        Size(schedulers=4, hosts=80, boots=50, failing=0.3),
+        {"group": APART},
+        lambda run: run.most_members == 1 and not unexplained(run) and sum(run.ends.values()) == 50,
+    ),
+    (
+        Size(schedulers=4, placements=2, hosts=20, boots=800, capacity=80, failing=0.05, limit=500),
+        {"project": PROJECT},
+        lambda run: run.most_of_project == run.ends["active"] == 500,
+    ),
+)
 
 
 async def main() -> int:
-    problems: list[str] = []
-    for schedulers in (2, 4):
-        for hosts in (400, 100):
-            run = await spread(Size(schedulers=schedulers, hosts=hosts, boots=5000))
-            print(run, *run.problems, sep="\n", flush=True)
-            if run.problems or run.conflict_share > 0.02 or run.ends["active"] != run.size.boots:
-                problems.append(f"spread: {run}")
-    for schedulers in (2, 4):
-        run = await spread(Size(schedulers=schedulers, hosts=20, boots=4000, capacity=400))
-        print(run, *run.problems, sep="\n", flush=True)
-        if run.problems or run.most_consumers != 50 or run.ends["active"] != 1000:
-            problems.append(f"limit: {run}")
-    run = await apart(Size(schedulers=4, hosts=80, boots=50, failing=0.3))
-    print(run, *run.problems, *unexplained(run), sep="\n", flush=True)
-    if run.problems or run.most_members != 1 or unexplained(run) or sum(run.ends.values()) != run.size.boots:
-        problems.append(f"group: {run}")
-    of_quota = await limited(
-        Size(schedulers=4, placements=2, hosts=20, boots=800, capacity=80, failing=0.05), limit=500
-    )
-    print(of_quota, *of_quota.problems, sep="\n", flush=True)
-    if of_quota.problems or of_quota.most != 500 or of_quota.ends["active"] != 500:
-        problems.append(f"quota: {of_quota}")
-    print(*problems, sep="\n", file=sys.stderr)
-    return bool(problems)
+    wrong: list[Run] = []
+    for size, fields, is_right in CASES:
+        found = await run(size, **fields)
+        print(
+            found, *found.problems, *(unexplained(found) if "group" in fields else ()), sep="\n", flush=True
+        )
+        if found.problems or not is_right(found):
+            wrong.append(found)
+    print(*wrong, sep="\n", file=sys.stderr)
+    return bool(wrong)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ from bus.broker import Broker
 from bus.definitions import definitions_of
 from bus.rabbit import RabbitBroker
 from bus.topology import Limits, Objects, objects_of
-from tests.adversity.real_cloud import cloud_on
-from tests.adversity.test_killed_workers import SMALL, a_build, audited, send
+from tests.adversity.real_cloud import SMALL, a_build, cloud_on
 from tests.contracts.broker_under_test import APPLICATIONS
 from tests.servers import PrivateCluster
 from tests.servers.free_places import place_in_memory
@@ -119,11 +118,11 @@ async def test_nodes_of_the_broker_are_killed_under_boots_and_nothing_is_lost_or
         for number, node in enumerate(killed):
             mine = builds[number * share :][:share]
             before, after = mine[: share // 2], mine[share // 2 :]
-            asking.append(asyncio.create_task(send(here, before)))
+            asking.append(asyncio.create_task(here.send(before)))
             await here.until_in(number * share + len(before) // 3, "active")
             await under_test.kill(node)
             killed_s = time.monotonic()
-            asking.append(asyncio.create_task(send(here, after)))
+            asking.append(asyncio.create_task(here.send(after)))
             await here.until_in(number * share + len(before) + len(after) // 2, "active")
             waits_s.append(time.monotonic() - killed_s)
             await under_test.start_again(node)
@@ -140,4 +139,4 @@ async def test_nodes_of_the_broker_are_killed_under_boots_and_nothing_is_lost_or
         assert len({id_ for (id_,) in in_cells}) == len(in_cells) == boots
         hosts = await here.hosts()
         assert sum(host.instances for host in hosts) == boots
-        assert await audited(here) == ()
+        assert await here.audited() == ()

@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import asyncpg
 import pytest
@@ -31,6 +31,7 @@ from placement_worker.store_sql import PlacementStore, PlacementTransaction
 from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.placement_orders import a_claim, a_host, a_release, consumer
+from tests.contracts.rabbitmq_under_test import Proxy
 from tests.contracts.sql_stores import a_session
 from tests.contracts.stage import declared
 from tests.contracts.store_client import StoreClient
@@ -169,23 +170,20 @@ async def test_the_server_ends_what_takes_too_long_and_what_takes_long_by_its_na
 
 async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has_locked(url: str) -> None:
     limits = varied(USUAL, IDLE_IN_TRANSACTION_S=LIMITS.IDLE_IN_TRANSACTION_S)
-    database = open_database(url, settings=limits)
+    async with closing(open_database(url, settings=limits)) as (database,):
 
-    async def forgetful() -> None:
-        async with database.writing() as transaction:
-            await transaction.run(lock)
-            async with a_session(url) as other, other.transaction():
-                # Waits for the lock, and gets it when the transaction was ended.
-                await other.execute("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE")
-            await transaction.run(look)
+        async def forgetful() -> None:
+            async with database.writing() as transaction:
+                await transaction.run(lock)
+                async with a_session(url) as other, other.transaction():
+                    # Waits for the lock, and gets it when the transaction was ended.
+                    await other.execute("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE")
+                await transaction.run(look)
 
-    try:
         with pytest.raises(Unavailable):
             await forgetful()
         async with database.writing() as transaction:
             await transaction.run(look)
-    finally:
-        await database.close()
 
 
 async def test_a_session_that_cannot_be_rolled_back_is_not_used_again(url: str) -> None:
@@ -222,9 +220,6 @@ def lock(connection: Connection) -> None:
     connection.execute(sa.text("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE"))
 
 
-# Locks of another session
-
-
 # Sessions that are ended repeatedly
 
 
@@ -255,66 +250,28 @@ async def test_sessions_that_an_operator_ends(url: str) -> None:
 # A silent network
 
 
-class Proxy:
-    """A proxy between client and server. While silent it accepts bytes and passes nothing on."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
-        self._speaks = asyncio.Event()
-        self._speaks.set()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    @asynccontextmanager
-    async def silent(self) -> AsyncIterator[None]:
-        self._speaks.clear()
-        try:
-            yield
-        finally:
-            self._speaks.set()
-
-    async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._speaks.wait()
-        far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
-        passing = [self._pass_on(reader, far_writer), self._pass_on(far_reader, writer)]
-        await asyncio.gather(*passing, return_exceptions=True)
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65536):
-                await self._speaks.wait()
-                writer.write(data)
-        writer.close()
-
-
-@asynccontextmanager
-async def by_proxy(url: str) -> AsyncIterator[tuple[Proxy, str]]:
-    there = make_url(url)
-    proxy = Proxy(there.host or "", there.port or 0)
-    async with await asyncio.start_server(proxy.meet, "127.0.0.1", 0) as server:
-        by_proxy = there.set(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
-        yield proxy, by_proxy.render_as_string(hide_password=False)
-
-
 @pytest.mark.parametrize("lost", ["the answer to a statement", "the answer to a rollback"])
 async def test_a_network_that_falls_silent_in_a_transaction(url: str, lost: str) -> None:
     """The whole transaction has a limit; rolling back has a shorter one."""
     is_statement = lost == "the answer to a statement"
     short = varied(LIMITS, CONNECT_S=USUAL.CONNECT_S, POOL_WAIT_S=USUAL.POOL_WAIT_S)
     limits = short if is_statement else structs.replace(USUAL, transaction_s=900.0)
-    async with by_proxy(url) as (proxy, through), AsyncExitStack() as silence:
-        database = open_database(through, settings=limits)
+    there = make_url(url)
+    proxy = Proxy(there.host or "", there.port or 0)
+    await proxy.start()
+    through = there.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    async with closing(proxy), closing(open_database(through, settings=limits)) as (database,):
 
         async def transact() -> None:
             async with asyncio.timeout(PATIENCE_S), database.writing() as transaction:
                 await transaction.run(look)
-                await silence.enter_async_context(proxy.silent())
+                proxy.swallows = True
                 if not is_statement:
                     raise LookupError
                 await transaction.run(look)
 
         with pytest.raises(Unavailable if is_statement else LookupError):
             await transact()
-        await database.close()
 
 
 # A server that is stopped

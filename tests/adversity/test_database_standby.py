@@ -11,8 +11,7 @@ import pytest
 
 from kit.errors import Unavailable
 from kit.sql import open_database, upgrade
-from tests.adversity.real_cloud import cloud_on
-from tests.adversity.test_killed_workers import SMALL, a_build, audited, send
+from tests.adversity.real_cloud import SMALL, a_build, cloud_on
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import rows_of
 from tests.running import closing
@@ -70,12 +69,12 @@ async def test_a_promoted_standby_is_found_and_nothing_that_was_committed_is_los
         await here.until_up(HOSTS)
         builds = [a_build(number) for number in range(1, BOOTS + 1)]
 
-        asking = asyncio.create_task(send(here, builds[: BOOTS // 2]))
+        asking = asyncio.create_task(here.send(builds[: BOOTS // 2]))
         await here.until_in(BOOTS // 6, "active")
         failed_s = time.monotonic()
         await pair.fail_over()
         promoted_s = time.monotonic()
-        await asyncio.gather(asking, send(here, builds[BOOTS // 2 :]))
+        await asyncio.gather(asking, here.send(builds[BOOTS // 2 :]))
         await here.until_in(BOOTS // 2 + BOOTS // 8, "active")
         went_on_s = time.monotonic()
         await here.until_in(BOOTS, "active")
@@ -86,7 +85,7 @@ async def test_a_promoted_standby_is_found_and_nothing_that_was_committed_is_los
         await here.until_at_rest(lambda _: SMALL)
         assert Counter(each.state for each in await here.instances()) == {"active": BOOTS}
         assert sum(host.instances for host in await here.hosts()) == BOOTS
-        assert await audited(here) == ()
+        assert await here.audited() == ()
 
 
 async def test_a_session_whose_server_only_reads_is_not_used_again(pair: Pair) -> None:

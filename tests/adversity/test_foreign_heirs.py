@@ -79,11 +79,8 @@ class Victim:
         await say(self.cloud, SHOP.user, API, f"instance.delete.{RIVAL}", order)
         await self.here.until_state(InstanceId(id_), "deleted")
 
-    async def migration(self) -> ConsumerId:
-        """As if the rival had come to know it."""
-        return (await self.heirs())[0]
-
     async def heirs(self) -> list[ConsumerId]:
+        """What holds something for the instance beside it."""
         rows = await self.here.rows(
             "SELECT DISTINCT c.uuid FROM consumers c JOIN holders h ON h.consumer_id = c.id"  # noqa: S608
             f" WHERE c.type <> 'INSTANCE' AND c.project_id = 'bank' AND c.uuid <> '{self.id}'"

@@ -4,7 +4,6 @@ policy allows one.
 The trap is the same as for capacity: members that a transaction reads before it has the lock.
 """
 
-import asyncio
 import random
 from collections import Counter
 
@@ -12,12 +11,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from engine.inventories import ConsumerId, GroupId, ServerGroup
+from engine.inventories import GroupId, ServerGroup
 from engine.refusals import Claimed, GroupRefused
-from kit.sql import open_database
 from placement_worker import tables
 from placement_worker.core.ledger import ClaimOrder
 from placement_worker.store_sql import PlacementStore
+from tests.adversity.stress import WORKERS, Stress, at_once, seen_in
 from tests.contracts.placement_orders import (
     a_claim,
     a_host,
@@ -34,7 +33,6 @@ from tests.running import closing
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
-WORKERS = 6
 BATCHES_PER_WORKER = 40
 BATCH_SIZES = (1, 3, 8)
 HOSTS = [f"host-{number}" for number in range(10)]
@@ -44,53 +42,31 @@ MEMBERS = {consumer(f"{group.policy} {number}"): group for group in (APART, TOGE
 
 
 async def test_groups_are_kept_while_six_connections_claim_swap_and_release(url: str) -> None:
-    store, run = PlacementStore(url, pool_size=WORKERS), _Run()
-    try:
+    run = Stress(MEMBERS)
+    async with closing(PlacementStore(url, pool_size=WORKERS)) as (store,):
         client = StoreClient(store)
         await client.report(*[a_host(name, VCPU=50) for name in HOSTS])
-        async with asyncio.TaskGroup() as workers:
-            for number in range(WORKERS):
-                workers.create_task(_work(client, url, run, random.Random(number)))
+
+        async def work(_: int, chance: random.Random) -> None:
+            for _ in range(BATCHES_PER_WORKER):
+                orders = [_any_order(run, chance) for _ in range(chance.choice(BATCH_SIZES))]
+                for order, verdict in zip(orders, (await run.decide(client, orders)).verdicts, strict=True):
+                    run.verdicts["swapped"] += hasattr(order, "held_attempt") and isinstance(verdict, Claimed)
+                    if isinstance(verdict, GroupRefused) and not verdict.members:
+                        run.faults.append(f"{verdict} names no member")
+            # Other workers go on meanwhile.
+            run.faults += await seen_in(url, _wrong)
+
+        await at_once(work)
         assert run.faults == []
         assert await store.audit() == ()
-    finally:
-        await store.close()
-    # A run without collisions would prove nothing.
-    for verdict in ("Claimed", "GroupRefused", "Released", "AlreadyClaimed"):
-        assert run.verdicts[verdict] > 0, run.verdicts
-    assert run.swapped > 0
+    run.has_met("Claimed", "GroupRefused", "Released", "AlreadyClaimed", "swapped")
 
 
 HEIRS = ("cleanup", "migration")
 
 
-class _Run:
-    def __init__(self) -> None:
-        self.verdicts: Counter[str] = Counter()
-        self.swapped = 0
-        self.attempts: dict[ConsumerId, int] = dict.fromkeys(MEMBERS, 1)
-        self.faults: list[str] = []
-
-
-async def _work(client: StoreClient, url: str, run: _Run, chance: random.Random) -> None:
-    for _ in range(BATCHES_PER_WORKER):
-        orders = [_any_order(run, chance) for _ in range(chance.choice(BATCH_SIZES))]
-        verdicts = (await client.decide_among_others(orders)).verdicts
-        run.verdicts.update(type(verdict).__name__ for verdict in verdicts)
-        run.swapped += sum(
-            hasattr(order, "held_attempt") and isinstance(verdict, Claimed)
-            for order, verdict in zip(orders, verdicts, strict=True)
-        )
-        run.faults += [
-            f"{verdict} names no member"
-            for verdict in verdicts
-            if isinstance(verdict, GroupRefused) and not verdict.members
-        ]
-    # The rows as they are committed now; other workers go on meanwhile.
-    run.faults += await _crowded(url)
-
-
-def _any_order(run: _Run, chance: random.Random) -> ClaimOrder:
+def _any_order(run: Stress, chance: random.Random) -> ClaimOrder:
     who = chance.choice(list(MEMBERS))
     host, attempt = provider(chance.choice(HOSTS)), run.attempts[who]
     share = a_share(host, amounts(host, VCPU=1))
@@ -116,11 +92,6 @@ def _any_order(run: _Run, chance: random.Random) -> ClaimOrder:
             return a_release(consumer(f"{chance.choice(HEIRS)} of {who}"), max(attempt - 1, 1))
         case _:
             return a_release(who, attempt)
-
-
-async def _crowded(url: str) -> list[str]:
-    async with closing(open_database(url)) as (database,), database.reading() as transaction:
-        return await transaction.run(_wrong)
 
 
 def _wrong(connection: Connection) -> list[str]:

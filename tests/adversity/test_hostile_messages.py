@@ -41,6 +41,7 @@ from engine.hosts import NODE, HostState
 from kit.errors import Failure
 from moor.client.bus_client import answer_of, hosts_of, station_on, until_choosable
 from moor.clouds.cloud import BareMetalPlan, CloudPlan, RunningCloud, cells_of_groups, cloud
+from tests.adversity.json_places import Path, places_in, with_replaced
 from tests.asking import until_state
 from tests.contracts.stage import SETTINGS
 from tests.stories.moves.books_stage import CELLS, SIZE, TUNED
@@ -69,8 +70,6 @@ _OTHERS: tuple[object, ...] = (
     Raw(b"[" * DEEP + b"]" * DEEP),
 )
 
-Path = tuple[str | int, ...]
-
 
 class Line(msgspec.Struct, frozen=True):
     """A hostile message and the id in its envelope."""
@@ -90,9 +89,11 @@ def hostile_lines(example: Message, names: Mapping[str, str]) -> list[Line]:
     # Each position gets one value of another type, by turns.
     others = itertools.cycle(_OTHERS)
     made = [message]
-    for path, value in _positions(message):
+    for path, value in places_in(message):
+        if path == ("type",):
+            continue
         odd = (next(others), *_odd_of_its_type(value, names.values()))
-        made += [_replaced(message, path, each) for each in odd]
+        made += [with_replaced(message, path, each) for each in odd]
         if path:
             made.append(_without(message, path))
     return [_line(each, number) for number, each in enumerate(made)]
@@ -119,22 +120,6 @@ def _odd_of_its_type(value: object, names: Iterable[str]) -> Iterator[object]:
             yield value | {"no_such_field": 1}
             yield value | {"\u00e4 \0": inner}
             yield value | {f"{key}{number}": inner for number in range(MANY)}
-
-
-def _positions(value: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
-    if at != ("type",):
-        yield at, value
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield from _positions(inner, (*at, key))
-
-
-def _replaced(value: Any, path: Path, odd: object) -> Any:
-    if not path:
-        return odd
-    changed = value.copy()
-    changed[path[0]] = _replaced(value[path[0]], path[1:], odd)
-    return changed
 
 
 def _without(value: Any, path: Path) -> Any:

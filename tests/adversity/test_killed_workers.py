@@ -3,20 +3,16 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from operator import not_
 from typing import Any
-from uuid import UUID
 
 import pytest
 
-from bus.message import Message
-from bus.messages.build import BuildInstance, DeleteInstance
-from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
+from bus.messages.build import DeleteInstance
+from engine.flavors import InstanceId
 from engine.hosts import HostState
-from kit.errors import Transient
-from tests.adversity.real_cloud import CloudOn, RealCloud, real_cloud
+from tests.adversity.real_cloud import RealCloud, a_build, instance_of, real_cloud
 from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
@@ -25,7 +21,6 @@ CELLS = ("c1", "c2")
 WORKERS = ("placement-1", "placement-2", "scheduler-1", "scheduler-2", "conductor-c1", "conductor-c2")
 HOSTS = 200
 BOOTS = 5000
-SMALL = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1)
 KILLED_COMPUTE = "c1"
 DELETED_EVERY = 10
 IS_OVER = ("active", "error", "deleted")
@@ -35,26 +30,6 @@ HOLDINGS = """
     SELECT c.uuid, p.uuid
     FROM holders h JOIN consumers c ON c.id = h.consumer_id JOIN providers p ON p.id = h.provider_id
 """
-
-
-def a_build(number: int) -> BuildInstance:
-    return BuildInstance(
-        request_id=RequestId(UUID(int=number)), flavor=SMALL, name=f"vm-{number}", deadline_s=200
-    )
-
-
-def instance_of(build: BuildInstance) -> InstanceId:
-    assert build.request_id is not None
-    return instance_id_of(build.request_id, 0)
-
-
-async def send(here: CloudOn[Any], messages: Sequence[Message]) -> None:
-    await asyncio.gather(*[here.client.publisher.send(message) for message in messages])
-
-
-async def kill_and_start_again(here: RealCloud, worker: str) -> None:
-    await here.kill(worker)
-    await here.start(worker)
 
 
 async def until_nothing_is_held_but_by_the_living(here: RealCloud) -> None:
@@ -100,23 +75,6 @@ async def nobody_has_built_what_is_not_active(here: RealCloud) -> None:
     await until(untrue, "hosts have what is active on them and nothing else", not_)
 
 
-async def audited(here: CloudOn[Any]) -> tuple[str, ...]:
-    """The contradictions in the books. The connections of this process ended with the database's."""
-
-    async def found() -> tuple[str, ...] | None:
-        with suppress(Transient):
-            return await here.books.audit()
-        return None
-
-    return await until(found, "the books can be read", lambda _: True)
-
-
-async def nothing_is_buried(here: RealCloud) -> None:
-    connection = await here.under_test.broker().connect()
-    assert await connection.depth("dead") == 0
-    await connection.close()
-
-
 async def test_every_kind_of_worker_is_killed_and_the_servers_restarted_in_the_middle_of_5000_boots() -> None:
     """Computes are killed too. Their instances are only in memory, so they are lost as on a host that loses power, and
     go to an alternate or end with the reason.
@@ -127,18 +85,18 @@ async def test_every_kind_of_worker_is_killed_and_the_servers_restarted_in_the_m
         builds = [a_build(number) for number in range(1, BOOTS + 1)]
         doomed = [instance_of(build) for build in builds[::DELETED_EVERY]]
 
-        asking = asyncio.create_task(send(here, builds))
+        asking = asyncio.create_task(here.send(builds))
         deeds: list[Callable[[], Awaitable[None]]] = [
-            partial(kill_and_start_again, here, "scheduler-1"),
-            partial(kill_and_start_again, here, "conductor-c1"),
-            partial(send, here, [DeleteInstance(instance=instance) for instance in doomed]),
-            partial(kill_and_start_again, here, "placement-1"),
-            partial(kill_and_start_again, here, f"compute-{KILLED_COMPUTE}"),
+            partial(here.kill_and_start_again, "scheduler-1"),
+            partial(here.kill_and_start_again, "conductor-c1"),
+            partial(here.send, [DeleteInstance(instance=instance) for instance in doomed]),
+            partial(here.kill_and_start_again, "placement-1"),
+            partial(here.kill_and_start_again, f"compute-{KILLED_COMPUTE}"),
             here.under_test.restart,
             here.restart_database,
-            partial(kill_and_start_again, here, "placement-2"),
-            partial(kill_and_start_again, here, "scheduler-2"),
-            partial(kill_and_start_again, here, "conductor-c2"),
+            partial(here.kill_and_start_again, "placement-2"),
+            partial(here.kill_and_start_again, "scheduler-2"),
+            partial(here.kill_and_start_again, "conductor-c2"),
         ]
         for number, deed in enumerate(deeds, 1):
             await here.until_in(BOOTS * number // (len(deeds) + 2), *IS_OVER)
@@ -148,6 +106,6 @@ async def test_every_kind_of_worker_is_killed_and_the_servers_restarted_in_the_m
         await until_nothing_is_held_but_by_the_living(here)
 
         await each_ended_once_as_it_was_asked(here, doomed)
-        assert await audited(here) == ()
+        assert await here.audited() == ()
         await nobody_has_built_what_is_not_active(here)
-        await nothing_is_buried(here)
+        await here.nothing_is_buried()

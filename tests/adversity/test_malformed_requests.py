@@ -1,7 +1,6 @@
 """Placement's HTTP API answers every request: malformed ones with a 4xx that says why, and none with a 5xx."""
 
 import asyncio
-import copy
 import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from placement_worker.api.routing import HttpRoute
 from placement_worker.api.values import NEWEST, Version
+from tests.adversity.json_places import places_in, with_replaced
 from tests.api.whole_app import HOST, NIC, NOBODY, RACK, WEB, Sent, Server, a_server
 from tools.pages.placement_openapi import every_route
 
@@ -209,22 +209,12 @@ def routes_with(what: str) -> list[tuple[HttpRoute, Version]]:
     ]
 
 
-def positions_in(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield at
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield from positions_in(item, (*at, key))
-
-
-def with_replaced(value: Any, place: tuple[Any, ...], odd: Any) -> Any:
-    if not place:
-        return odd
-    changed = copy.deepcopy(value)
-    inner = changed
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = odd
-    return changed
+def changed(draw: st.DrawFn, body: Any, times_min: int, times_max: int) -> Any:
+    """The body with something odd at some of its places."""
+    for _ in range(draw(st.integers(times_min, times_max))):
+        path = draw(st.sampled_from([path for path, _ in places_in(body)]))
+        body = with_replaced(body, path, draw(ODD))
+    return body
 
 
 @st.composite
@@ -239,10 +229,7 @@ def paths(draw: st.DrawFn, route: HttpRoute) -> str:
 @st.composite
 def changed_bodies(draw: st.DrawFn) -> tuple[HttpRoute, Version, Any]:
     route, version = draw(st.sampled_from(routes_with("body")))
-    body = BODIES[route.method, route.path]
-    for _ in range(draw(st.integers(1, 3))):
-        body = with_replaced(body, draw(st.sampled_from(list(positions_in(body)))), draw(ODD))
-    return route, version, body
+    return route, version, changed(draw, BODIES[route.method, route.path], 1, 3)
 
 
 def target_of(route: HttpRoute) -> str:
@@ -285,9 +272,7 @@ def anything(draw: st.DrawFn) -> Sent:
         target += f"?{encoded(draw(st.lists(st.tuples(QUERY_KEYS, QUERY_VALUES), max_size=8)))}"
     body = None
     if route.body is not None:
-        body = BODIES[route.method, route.path]
-        for _ in range(draw(st.integers(0, 2))):
-            body = with_replaced(body, draw(st.sampled_from(list(positions_in(body)))), draw(ODD))
+        body = changed(draw, BODIES[route.method, route.path], 0, 2)
     return Sent(route.method, target, version, None if body is None else json.dumps(body).encode())
 
 

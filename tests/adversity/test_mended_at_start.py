@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import secrets
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -25,6 +24,7 @@ from bus.rabbit import RabbitBroker
 from bus.topology import objects_of
 from tests.contracts.rabbitmq_under_test import Proxy, RabbitMQUnderTest, ctl
 from tests.contracts.sql_stores import VARIABLE, administer, empty_database
+from tests.servers.free_places import free_port
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
@@ -86,12 +86,6 @@ async def worker(room: str, **environment: str) -> AsyncIterator[Process]:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 async def control(*arguments: str) -> None:

@@ -3,7 +3,6 @@ instances boot, move and end: nothing is lost or doubled, and the books agree.
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,19 +13,15 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.build import BuildInstance, DeleteInstance, InstanceState, MoveKind
+from bus.messages.build import DeleteInstance, InstanceState, MoveKind
 from bus.messages.moves import MoveInstance
 from bus.topology import user_of
 from engine.flavors import Flavor, InstanceId, RequestId
 from laboratory.ironic import (
     IronicSimSettings,
-    NotificationSender,
-    SimulatedIronic,
     WorkDurations,
-    available_nodes,
 )
-from tests.adversity.real_cloud import RealCloud, cloud_on, with_ironic
-from tests.adversity.test_killed_workers import SMALL, a_build, instance_of, nothing_is_buried, send
+from tests.adversity.real_cloud import METAL, SMALL, RealCloud, a_build, cloud_on, instance_of, with_ironic
 from tests.adversity.test_moves_under_kills import LARGE
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import empty_database
@@ -56,7 +51,6 @@ ORDERS = (*[PRESCRIBED[first:] + PRESCRIBED[:first] for first in range(len(KINDS
 WORKERS = [worker for workers in KINDS.values() for worker in workers]
 
 HOSTS, NODES = 10, 16
-METAL = Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"})
 SETTINGS = IronicSimSettings(delays=WorkDurations(deploy_s=0.6, tear_down_s=0.4, clean_s=0.3, power_s=0.1))
 # In each stage so many guests and nodes boot. Then each second guest moves and the others end, as do the nodes, in the next stage.
 GUESTS, ON_NODES = 12, 4
@@ -84,7 +78,10 @@ class Work:
         first = 1 + self._stage * (GUESTS + ON_NODES)
         self._stage += 1
         builds = [a_build(number) for number in range(first, first + GUESTS)]
-        builds += [on_node(number) for number in range(first + GUESTS, first + GUESTS + ON_NODES)]
+        builds += [
+            a_build(number, flavor=METAL, name=f"metal-{number}")
+            for number in range(first + GUESTS, first + GUESTS + ON_NODES)
+        ]
         self.flavors |= {instance_of(build): build.flavor or SMALL for build in builds}
         guests = [id_ for id_ in earlier if self.flavors[id_] != METAL]
         moves = [a_move(number, id_) for number, id_ in enumerate(guests[::2])]
@@ -92,12 +89,12 @@ class Work:
         self.flavors |= {move.instance: LARGE for move in moves if move.kind == "resize"}
         ending = set(earlier) - self._moving.keys()
         self.deleted |= ending
-        await send(self._here, [*builds, *moves, *[DeleteInstance(instance=id_) for id_ in sorted(ending)]])
+        await self._here.send([*builds, *moves, *[DeleteInstance(instance=id_) for id_ in sorted(ending)]])
 
     async def end_on_nodes(self) -> None:
         ending = {id_ for id_, flavor in self.flavors.items() if flavor == METAL} - self.deleted
         self.deleted |= ending
-        await send(self._here, [DeleteInstance(instance=id_) for id_ in sorted(ending)])
+        await self._here.send([DeleteInstance(instance=id_) for id_ in sorted(ending)])
 
     async def until_done(self) -> None:
         """Wait until each instance is as it was ordered, and exactly the living hold something, each on its host alone."""
@@ -131,12 +128,6 @@ class Work:
             return state is not None and state.state == "deleted"
         has_moved = id_ not in self._moving or (state.move is not None and state.move.outcome == "confirmed")
         return state.state == "active" and has_moved
-
-
-def on_node(number: int) -> BuildInstance:
-    return BuildInstance(
-        request_id=RequestId(UUID(int=number)), flavor=METAL, name=f"metal-{number}", deadline_s=200
-    )
 
 
 def a_move(number: int, instance: InstanceId) -> MoveInstance:
@@ -173,14 +164,6 @@ async def old_cloud(release: Release) -> AsyncIterator[RealCloud]:
         yield here
 
 
-@asynccontextmanager
-async def ironic_beside(here: RealCloud) -> AsyncIterator[SimulatedIronic]:
-    sender = NotificationSender(here.under_test.broker(user_of("operator")), SETTINGS)
-    ironic = SimulatedIronic(available_nodes(NODES), time.time, sender.publish, SETTINGS)
-    async with with_ironic(here, ironic, sender):
-        yield ironic
-
-
 async def until_offered(here: RealCloud) -> None:
     offered = "SELECT count(*) FROM inventories WHERE reserved = 0 AND total = 1"
     await until(lambda: here.rows(offered), "placement offers every node", lambda found: found == [(NODES,)])
@@ -195,7 +178,7 @@ async def replace(here: RealCloud, kinds: Sequence[str]) -> None:
 @pytest.mark.parametrize("order", ORDERS, ids=" ".join)
 async def test_old_and_new_workers_run_together_and_nothing_is_lost_or_doubled(order: Sequence[str]) -> None:
     release = last_release()
-    async with old_cloud(release) as here, ironic_beside(here) as ironic:
+    async with old_cloud(release) as here, with_ironic(here, NODES, SETTINGS) as ironic:
         await here.start(*WORKERS, release=release)
         await here.until_up(HOSTS + NODES)
         await until_offered(here)
@@ -219,6 +202,6 @@ async def test_old_and_new_workers_run_together_and_nothing_is_lost_or_doubled(o
         await work.until_done()
         await until_offered(here)
         await here.until_at_rest(lambda state: work.flavors[state.id])
-        await nothing_is_buried(here)
+        await here.nothing_is_buried()
         audited = await moor("audit", "--settle", "0", MOOR_BUS_URL=here.under_test.url(user_of("operator")))
         assert audited.code == 0, audited

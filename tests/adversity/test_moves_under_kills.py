@@ -16,8 +16,7 @@ import pytest
 from bus.messages.build import InstancesFound, InstanceState, MoveKind
 from bus.messages.moves import EndMove, MoveInstance
 from engine.flavors import Flavor, RequestId
-from tests.adversity.real_cloud import RealCloud, real_cloud
-from tests.adversity.test_killed_workers import SMALL, a_build, instance_of, kill_and_start_again, send
+from tests.adversity.real_cloud import SMALL, RealCloud, a_build, instance_of, real_cloud
 from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(600)]
@@ -39,7 +38,7 @@ async def booted(here: RealCloud, *workers: str) -> None:
     await here.start(*workers)
     await here.until_up(HOSTS)
     builds = [a_build(number) for number in range(1, MOVES + 1)]
-    await send(here, builds)
+    await here.send(builds)
     for build in builds:
         await here.until_state(instance_of(build), "active")
 
@@ -90,28 +89,27 @@ async def test_conductors_and_schedulers_are_killed_in_the_middle_of_moves_and_e
         victims = (SCHEDULERS[0], CONDUCTORS[0], SCHEDULERS[1], CONDUCTORS[1])
         for number, victim in enumerate(victims):
             await until_settled(here, MOVES * number // (len(victims) + 1))
-            await kill_and_start_again(here, victim)
+            await here.kill_and_start_again(victim)
         await asking
         states = await until_settled(here, MOVES)
 
-        moved = [state for state in states if state.state == "moved" and state.move is not None]
-        reverts = [
-            EndMove(request_id=state.move.request_id, instance=state.id, how="revert")
-            for state in moved
-            if state.move is not None
-        ]
-        reverting = asyncio.create_task(ask(here, reverts))
-        await asyncio.gather(*[kill_and_start_again(here, victim) for victim in CONDUCTORS])
+        reverting = asyncio.create_task(ask(here, reverts_of(states)))
+        await asyncio.gather(*[here.kill_and_start_again(victim) for victim in CONDUCTORS])
         await reverting
-        await until(
-            here.instances,
-            "all are active",
-            lambda found: all(state.state == "active" and has_settled(state) for state in found),
-        )
+        await until_all(here, is_back)
         await here.until_at_rest(flavor_of)
         print(
             f"{MOVES} moves settled in {time.monotonic() - began_s:.1f} s: {outcomes(await here.instances())}"
         )
+
+
+def reverts_of(states: Sequence[InstanceState]) -> list[EndMove]:
+    """The orders to revert what waits to be confirmed."""
+    return [
+        EndMove(request_id=state.move.request_id, instance=state.id, how="revert")
+        for state in states
+        if state.state == "moved" and state.move is not None
+    ]
 
 
 def outcomes(states: Sequence[InstanceState]) -> dict[str, int]:
@@ -123,6 +121,10 @@ COMPUTE = f"compute-{CELL}"
 WITH_COMPUTE = ("placement-1", "scheduler-1", f"conductor-{CELL}", COMPUTE)
 
 
+def is_back(state: InstanceState) -> bool:
+    return state.state == "active" and has_settled(state)
+
+
 def is_over(state: InstanceState) -> bool:
     return has_settled(state) or state.state == "error"
 
@@ -132,16 +134,12 @@ async def test_computes_that_keep_their_instances_are_killed_in_the_middle_of_mo
         states = await moved_under_kills(here)
         assert {state.state for state in states} <= {"active", "moved"}
 
-        reverts = [
-            EndMove(request_id=state.move.request_id, instance=state.id, how="revert")
-            for state in states
-            if state.state == "moved" and state.move is not None
-        ]
+        reverts = reverts_of(states)
         assert reverts
         reverting = asyncio.create_task(ask(here, reverts))
-        await kill_and_start_again(here, COMPUTE)
+        await here.kill_and_start_again(COMPUTE)
         await reverting
-        states = await until_all(here, lambda state: state.state == "active" and has_settled(state))
+        states = await until_all(here, is_back)
 
         assert outcomes(states).keys() - {f"{kind} failed" for kind in KINDS}, "some moves came to their end"
         await here.until_at_rest(flavor_of)
@@ -159,7 +157,7 @@ async def moved_under_kills(here: RealCloud) -> list[InstanceState]:
         await until(
             here.instances, "a move is under way", lambda found: any(each.state == "moving" for each in found)
         )
-        await kill_and_start_again(here, COMPUTE)
+        await here.kill_and_start_again(COMPUTE)
     await asyncio.gather(*asking)
     states = await until_all(here, is_over)
     print(f"{MOVES} moves, computes killed {KILLS} times: {outcomes(states)}")

@@ -5,7 +5,6 @@ Six workers that share PostgreSQL do the same in production. The trap is a value
 for a lock.
 """
 
-import asyncio
 import json
 import random
 from collections import Counter
@@ -18,10 +17,10 @@ from sqlalchemy import Connection
 
 from bus.messages.placement import ReportInventory
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
-from kit.sql import open_database
 from placement_worker import tables
 from placement_worker.core.ledger import ClaimOrder
 from placement_worker.store_sql import PlacementStore
+from tests.adversity.stress import WORKERS, Stress, at_once, seen_in
 from tests.contracts.placement_orders import (
     a_claim,
     a_host,
@@ -40,10 +39,8 @@ from tests.running import closing
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
-WORKERS = 6
 BATCHES_PER_WORKER = 120
 BATCH_SIZES = (1, 10, 50)
-TIME_LIMIT_S = 60
 
 HOSTS = [f"host-{number}" for number in range(8)]
 VCPUS_PER_HOST = 24
@@ -54,37 +51,23 @@ DISK_GB = 1000
 
 
 async def test_six_connections_never_break_the_books(url: str) -> None:
-    run = await _run(PlacementStore(url, pool_size=WORKERS), url)
-
-    assert run.faults == []
-    # A run without collisions would prove nothing.
-    for verdict in ("Claimed", "AlreadyClaimed", "DoesNotFit", "Superseded", "Released"):
-        assert run.verdicts[verdict] > 0, run.verdicts
-
-
-class _Run:
-    def __init__(self) -> None:
-        self.verdicts: Counter[str] = Counter()
-        self.touches: Counter[ProviderId] = Counter()
-        self.attempts: dict[ConsumerId, int] = dict.fromkeys(CONSUMERS, 1)
-        self.faults: list[str] = []
-
-
-async def _run(store: PlacementStore, url: str) -> _Run:
-    run = _Run()
-    try:
+    run, touches = Stress(CONSUMERS), Counter[ProviderId]()
+    async with closing(PlacementStore(url, pool_size=WORKERS)) as (store,):
         client = StoreClient(store)
         await client.report(*[_a_host_with_a_numa_node(name) for name in HOSTS])
         await client.report(a_host("pool", DISK_GB=DISK_GB))
         before = {state.id: state.revision for state in (await client.providers()).values()}
-        async with asyncio.timeout(TIME_LIMIT_S), asyncio.TaskGroup() as workers:
-            for number in range(WORKERS):
-                workers.create_task(_work(client, run, random.Random(number)))
-        run.faults += await store.audit()
-        run.faults += await _wrong_in(url, {which: before[which] + run.touches[which] for which in before})
-    finally:
-        await store.close()
-    return run
+
+        async def work(_: int, chance: random.Random) -> None:
+            for _ in range(BATCHES_PER_WORKER):
+                orders = [_any_order(run, chance) for _ in range(chance.choice(BATCH_SIZES))]
+                decision = await run.decide(client, orders)
+                touches.update(touched.provider for touched in decision.changes.touched)
+
+        await at_once(work)
+        assert await store.audit() == ()
+        assert await seen_in(url, _wrong, {which: before[which] + touches[which] for which in before}) == []
+    run.has_met("Claimed", "AlreadyClaimed", "DoesNotFit", "Superseded", "Released")
 
 
 def _numa_node_of(host: str) -> ProviderId:
@@ -101,15 +84,7 @@ def _a_host_with_a_numa_node(name: str) -> ReportInventory:
     )
 
 
-async def _work(client: StoreClient, run: _Run, chance: random.Random) -> None:
-    for _ in range(BATCHES_PER_WORKER):
-        orders = [_any_order(run, chance) for _ in range(chance.choice(BATCH_SIZES))]
-        decision = await client.decide_among_others(orders)
-        run.verdicts.update(type(verdict).__name__ for verdict in decision.verdicts)
-        run.touches.update(touched.provider for touched in decision.changes.touched)
-
-
-def _any_order(run: _Run, chance: random.Random) -> ClaimOrder:
+def _any_order(run: Stress, chance: random.Random) -> ClaimOrder:
     """An order mostly about the attempt heard of last, sometimes about the next."""
     who = chance.choice(CONSUMERS)
     attempt = run.attempts[who]
@@ -144,13 +119,8 @@ def _any_share(chance: random.Random) -> Share:
     return a_share(host, asked, {host: 1, POOL: 1})
 
 
-async def _wrong_in(url: str, revisions: dict[ProviderId, int]) -> list[str]:
-    """Check the numbers directly, without the store."""
-    async with closing(open_database(url)) as (database,), database.reading() as transaction:
-        return await transaction.run(_wrong, revisions)
-
-
 def _wrong(connection: Connection, revisions: dict[ProviderId, int]) -> list[str]:
+    """Check the numbers directly, without the store."""
     rows = connection.execute(sa.select(tables.consumers.c.uuid, tables.consumers.c.held)).all()
     held = {who: {int(number): amounts for number, amounts in json.loads(text).items()} for who, text in rows}
     return [

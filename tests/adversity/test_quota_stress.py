@@ -6,7 +6,6 @@ this, to show that it is noticed.
 
 import asyncio
 import random
-from collections import Counter
 
 import pytest
 import sqlalchemy as sa
@@ -18,6 +17,7 @@ from kit.errors import Transient
 from placement_worker.admin_writes import write_quotas
 from placement_worker.core.ledger import ClaimOrder
 from placement_worker.store_sql import PlacementStore, consumers
+from tests.adversity.stress import WORKERS, Stress, at_once
 from tests.contracts.placement_orders import (
     NOON,
     VOCABULARY,
@@ -36,11 +36,10 @@ from tests.running import closing
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
 
-WORKERS, BATCHES, BATCH_SIZES = 6, 60, (1, 5, 20)
+BATCHES, BATCH_SIZES = 60, (1, 5, 20)
 HOSTS = [f"host-{number}" for number in range(6)]
 CONSUMERS = [consumer(f"web-{number}") for number in range(120)]
 LIMIT = 40
-TIME_LIMIT_S = 60
 # How often a claim must be under way just when the first limit comes.
 TRIES = 6
 
@@ -62,20 +61,15 @@ CREATE CONSTRAINT TRIGGER watched AFTER INSERT OR UPDATE ON consumers DEFERRABLE
 """
 
 
-class Run:
-    def __init__(self) -> None:
-        self.attempts = dict.fromkeys(CONSUMERS, 1)
-        self.verdicts: Counter[str] = Counter()
-        self.problems: list[str] = []
-        self.has_its_limits = False
+class Run(Stress):
+    has_its_limits = False
 
 
 async def test_a_limit_that_comes_while_six_connections_claim_holds_and_counts_right(url: str) -> None:
     run = await stressed(url)
 
-    assert run.problems == []
-    for verdict in ("Claimed", "QuotaExceeded", "Released"):
-        assert run.verdicts[verdict] > 0, run.verdicts
+    assert run.faults == []
+    run.has_met("Claimed", "QuotaExceeded", "Released")
 
 
 async def test_a_first_limit_that_waits_for_no_claims_would_be_noticed(
@@ -84,13 +78,13 @@ async def test_a_first_limit_that_waits_for_no_claims_would_be_noticed(
     monkeypatch.setattr(consumers, "_COUNTING", (sa.text("SELECT 1"),))
 
     for _ in range(TRIES):
-        if (await stressed(url)).problems:
+        if (await stressed(url)).faults:
             return
     pytest.fail(f"not noticed in {TRIES} runs")
 
 
 async def stressed(url: str) -> Run:
-    run = Run()
+    run = Run(CONSUMERS)
     stores = [PlacementStore(url, pool_size=2) for _ in range(WORKERS)]
     async with a_session(as_owner(url)) as connection, closing(*stores):
         await connection.execute("TRUNCATE consumers, holders, quotas; DROP TABLE IF EXISTS looks CASCADE")
@@ -98,15 +92,14 @@ async def stressed(url: str) -> Run:
         await connection.execute("UPDATE providers SET used = '{}', consumers = 0")
         await connection.execute(_WATCH)
         await StoreClient(stores[0]).report(*[a_host(name, VCPU=10_000) for name in HOSTS])
-        async with asyncio.timeout(TIME_LIMIT_S), asyncio.TaskGroup() as tasks:
-            for number, store in enumerate(stores):
-                tasks.create_task(work(StoreClient(store), run, random.Random(number)))
-            tasks.create_task(operate(stores[0], run))
+        await at_once(
+            lambda number, chance: work(StoreClient(stores[number]), run, chance), operate(stores[0], run)
+        )
         over = "SELECT max(instances), count(*) FROM looks WHERE instances > allowed"
         ((most, count),) = await connection.fetch(over)
         if count:
-            run.problems.append(f"{count} commits have up to {most} instances, of {LIMIT}")
-        run.problems += [each for each in await stores[0].audit() if "quota" in each]
+            run.faults.append(f"{count} commits have up to {most} instances, of {LIMIT}")
+        run.faults += [each for each in await stores[0].audit() if "quota" in each]
     return run
 
 
@@ -130,8 +123,7 @@ async def work(client: StoreClient, run: Run, chance: random.Random) -> None:
     while left:
         left -= run.has_its_limits
         orders = [an_order(run, chance) for _ in range(chance.choice(BATCH_SIZES))]
-        decision = await client.decide_among_others(orders)
-        run.verdicts.update(type(verdict).__name__ for verdict in decision.verdicts)
+        decision = await run.decide(client, orders)
         assert all(
             verdict.project == "shop" for verdict in decision.verdicts if isinstance(verdict, QuotaExceeded)
         )
