@@ -19,11 +19,10 @@ from scheduler_worker import applications
 from scheduler_worker.requests.limits import ProjectLimits
 from tests.planted.replacing import planted, planted_as, planted_by, replaced
 
-
 # A session does not keep by what its user is asked about again.
-@planted_by("a revoked login goes on", SessionStore, "begin", harm="unauthorised")
-def revoked_login_goes_on(real: Any) -> Any:
-    return lambda self, caller, *_credentials: real(self, caller)
+planted_by("a revoked login goes on", SessionStore, "begin", harm="unauthorised")(
+    lambda real: lambda self, caller, *_credentials: real(self, caller)
+)
 
 
 # A login that was right once is never checked again.
@@ -108,9 +107,9 @@ def origin_compared_by_its_beginning(real: Any, request: Any) -> None:
 
 
 # A form that does not say from which page it comes is accepted.
-@planted_by("a form without an origin counts", access, "check_origin", harm="unauthorised")
-def missing_origin_accepted(real: Any) -> Any:
-    return lambda request: real(request) if "origin" in request.headers else None
+planted_by("a form without an origin counts", access, "check_origin", harm="unauthorised")(
+    lambda real: lambda request: real(request) if "origin" in request.headers else None
+)
 
 
 # A form counts with the token of any session.
@@ -127,21 +126,21 @@ def repeated_field_overwritten(real: Any, body: bytes) -> Any:
 
 
 # The page after the login may begin with a backslash behind its slash, which browsers read as another site.
-@planted_by("a login leads to another site", (access, actions), "local_path", harm="unauthorised")
-def login_leads_elsewhere(real: Any) -> Any:
-    return lambda text: text if text.startswith("/\\") else real(text)
+planted_by("a login leads to another site", (access, actions), "local_path", harm="unauthorised")(
+    lambda real: lambda text: text if text.startswith("/\\") else real(text)
+)
 
 
 # After the login the reader sees the whole list, and not the part of it that was asked for.
-@planted_by("a login forgets which list was wanted", (access, actions), "local_path")
-def wanted_page_without_its_question(real: Any) -> Any:
-    return lambda text: real(text).partition("?")[0]
+planted_by("a login forgets which list was wanted", (access, actions), "local_path")(
+    lambda real: lambda text: real(text).partition("?")[0]
+)
 
 
 # The dashboard answers under every host name that leads to it.
-@planted_by("the dashboard answers under any name", service, "dashboard_app", harm="unauthorised")
-def any_name_of_server(real: Any) -> Any:
-    return lambda *pages, hosts, **more: real(*pages, hosts=[*hosts, "*"], **more)
+planted_by("the dashboard answers under any name", service, "dashboard_app", harm="unauthorised")(
+    lambda real: lambda *pages, hosts, **more: real(*pages, hosts=[*hosts, "*"], **more)
+)
 
 
 # The logins of one address have no limit but that of each name.
@@ -206,24 +205,24 @@ def _for_any_project(owner: Any, page: str) -> AbstractContextManager[None]:
     return replaced(owner, page, planted)
 
 
-@planted_as("a member deletes an instance of another project", harm="unauthorised")
-def foreign_instance_deleted() -> AbstractContextManager[None]:
-    return _for_any_project(Actions, "send")
+planted_as("a member deletes an instance of another project", harm="unauthorised")(
+    lambda: _for_any_project(Actions, "send")
+)
 
 
-@planted_as("the live list of a member has all projects", harm="unauthorised")
-def live_list_of_all() -> AbstractContextManager[None]:
-    return _for_any_project(ResourcePages, "live_instances")
+planted_as("the live list of a member has all projects", harm="unauthorised")(
+    lambda: _for_any_project(ResourcePages, "live_instances")
+)
 
 
-@planted_as("a member sees the server group of another project", harm="unauthorised")
-def foreign_group_shown() -> AbstractContextManager[None]:
-    return _for_any_project(ResourcePages, "group")
+planted_as("a member sees the server group of another project", harm="unauthorised")(
+    lambda: _for_any_project(ResourcePages, "group")
+)
 
 
-@planted_as("a member asks what would fit for all projects", harm="unauthorised")
-def plan_for_any_project() -> AbstractContextManager[None]:
-    return _for_any_project(InstancePages, "why")
+planted_as("a member asks what would fit for all projects", harm="unauthorised")(
+    lambda: _for_any_project(InstancePages, "why")
+)
 
 
 def _of_any_user(what: str) -> AbstractContextManager[None]:
@@ -238,11 +237,7 @@ def _of_any_user(what: str) -> AbstractContextManager[None]:
     return replaced(Actions, what, planted)
 
 
-@planted_as("a member sees the order of another user", harm="unauthorised")
-def foreign_order_shown() -> AbstractContextManager[None]:
-    return _of_any_user("job")
+planted_as("a member sees the order of another user", harm="unauthorised")(lambda: _of_any_user("job"))
 
 
-@planted_as("a member stops the order of another user", harm="unauthorised")
-def foreign_order_stopped() -> AbstractContextManager[None]:
-    return _of_any_user("stop")
+planted_as("a member stops the order of another user", harm="unauthorised")(lambda: _of_any_user("stop"))

@@ -305,9 +305,9 @@ def password_read_once(real: Any) -> Any:
 
 
 # The client shows no certificate, although the URL names one.
-@planted_by("the certificate for RabbitMQ is not shown", broker, "client_tls")
-def certificate_not_shown(real: Any) -> Any:
-    return lambda *files, **more: real(*files[:1], **more)
+planted_by("the certificate for RabbitMQ is not shown", broker, "client_tls")(
+    lambda real: lambda *files, **more: real(*files[:1], **more)
+)
 
 
 # A body is sent in one frame, however large: the broker ends the connection.
@@ -361,22 +361,22 @@ async def confirmed_before_the_disk(_real: Any, _self: Any) -> None:
     return
 
 
-@planted_as("a restart forgets how often a message was delivered")
-def deliveries_not_counted() -> AbstractContextManager[None]:
-    """A message whose reader dies with the broker each time is delivered for ever: the count begins anew."""
-    return _found(lambda kept: structs.replace(kept, returns=0))
+# A message whose reader dies with the broker each time is delivered for ever: the count begins anew.
+planted_as("a restart forgets how often a message was delivered")(
+    lambda: _found(lambda kept: structs.replace(kept, returns=0))
+)
 
 
-@planted_as("a restart forgets who sent a message", harm="unauthorised")
-def sender_forgotten() -> AbstractContextManager[None]:
-    """After a restart nobody knows who sent the messages that waited."""
-    return _found(lambda kept: structs.replace(kept, sender=""))
+# After a restart nobody knows who sent the messages that waited.
+planted_as("a restart forgets who sent a message", harm="unauthorised")(
+    lambda: _found(lambda kept: structs.replace(kept, sender=""))
+)
 
 
-@planted_as("a restart forgets the headers of messages", harm="lost")
-def headers_forgotten() -> AbstractContextManager[None]:
-    """After a restart the messages that waited have lost their headers."""
-    return _found(lambda kept: structs.replace(kept, parcel=structs.replace(kept.parcel, headers={})))
+# After a restart the messages that waited have lost their headers.
+planted_as("a restart forgets the headers of messages", harm="lost")(
+    lambda: _found(lambda kept: structs.replace(kept, parcel=structs.replace(kept.parcel, headers={})))
+)
 
 
 def _found(changed: Any) -> AbstractContextManager[None]:
@@ -396,9 +396,9 @@ planted_by("the messages of a deleted queue come back", Journal, "deleted", harm
 
 
 # A client of the socket may do everything, whatever user it names.
-@planted_by("a client of the socket has all rights", MemoryBroker, "connect", harm="unauthorised")
-def client_has_all_rights(real: Any) -> Any:
-    return lambda self, user, listener=None: real(self, "" if listener else user, listener)
+planted_by("a client of the socket has all rights", MemoryBroker, "connect", harm="unauthorised")(
+    lambda real: lambda self, user, listener=None: real(self, "" if listener else user, listener)
+)
 
 
 # A frame of any announced size is waited for.
@@ -408,9 +408,9 @@ async def client_reads_no_limit(_real: Any, reader: Any) -> bytes:
 
 
 # The parcels that a client held when it died go to no other client.
-@planted_by("what a dead client of the socket held is stuck", Session, "end", harm="lost")
-def gone_client_keeps_its_messages(_real: Any) -> Any:
-    return lambda self, _why: self._writer.close()
+planted_by("what a dead client of the socket held is stuck", Session, "end", harm="lost")(
+    lambda _real: lambda self, _why: self._writer.close()
+)
 
 
 # A client waits without end for a broker that has stopped answering.
@@ -441,9 +441,9 @@ async def standing_alarm_not_told(real: Any, self: Any) -> Any:
 
 
 # A client hears that the broker takes nothing, and never that it takes everything again.
-@planted_by("a client of the socket does not hear the end of an alarm", Session, "blocked_changed")
-def end_of_alarm_not_told(real: Any) -> Any:
-    return lambda self, why: real(self, why) if why else None
+planted_by("a client of the socket does not hear the end of an alarm", Session, "blocked_changed")(
+    lambda real: lambda self, why: real(self, why) if why else None
+)
 
 
 # A client that closes cuts off what it has just acknowledged.
@@ -468,13 +468,15 @@ planted_by("anybody names the sender of a dead letter", authority, "_may_park", 
 
 
 # A worker of a cell names the first sender of what lies in any queue.
-@planted_by(
+planted_by(
     "a cell's worker names the senders of other queues' letters", authority, "_may_park", harm="unauthorised"
-)
-def any_queue_parked(real: Any) -> Any:
-    return lambda user, queue, facts: (
-        real(user, queue, facts) or bool((speaker := broker_user_of(user)) and speaker.cell)
+)(
+    lambda real: (
+        lambda user, queue, facts: (
+            real(user, queue, facts) or bool((speaker := broker_user_of(user)) and speaker.cell)
+        )
     )
+)
 
 
 # What an application has written into `x-death` counts as the key under which it sent: it acts for any project.

@@ -83,15 +83,15 @@ def removal_forgotten() -> AbstractContextManager[None]:
     return _other_step(planted, RemoveFromCell, GiveBackInCell)
 
 
-@planted_as("late success of attempt 1 accepted", world=ANY_CLOUD, harm="doubled")
-def late_success_accepted() -> AbstractContextManager[None]:
-    """The success of any attempt is believed, also of an earlier one."""
-    return rewritten(
+# The success of any attempt is believed, also of an earlier one.
+planted_as("late success of attempt 1 accepted", world=ANY_CLOUD, harm="doubled")(
+    lambda: rewritten(
         decide,
         "_on_spawned",
         "row.is_current(spawned.attempt, spawned.host)",
         'row.state in ("building", "active")',
     )
+)
 
 
 # Unconfirmed messages of a row are not loaded with it, so the next write drops them.
@@ -116,9 +116,11 @@ def lease_without_end(real: Any, transition: Any) -> Any:
 
 
 # A host that did not answer in time is treated as one that has cleaned up.
-@planted_by("a silent host treated as failed", decide, "leave_host", world=ANY_CLOUD, harm="overbooked")
-def silent_host_treated_as_failed(real: Any) -> Any:
-    return lambda transition, reason, *, was_silent: real(transition, reason, was_silent=was_silent and False)
+planted_by("a silent host treated as failed", decide, "leave_host", world=ANY_CLOUD, harm="overbooked")(
+    lambda real: (
+        lambda transition, reason, *, was_silent: real(transition, reason, was_silent=was_silent and False)
+    )
+)
 
 
 # A host where a build has failed gets another try before the alternates, since it may go well the next time.
@@ -198,9 +200,9 @@ planted_by("the silence of hosts not noticed", HeardHosts, "silent", world="host
 
 
 # A host that was dead is not asked what it has: it counts as clean.
-@planted_by("a returned host not asked what it has", hosts, "foreign", world="host modes", harm="doubled")
-def returned_host_not_asked(_real: Any) -> Any:
-    return lambda _rows, _host, _attempts, *, destroys_unknown: []
+planted_by("a returned host not asked what it has", hosts, "foreign", world="host modes", harm="doubled")(
+    lambda _real: lambda _rows, _host, _attempts, *, destroys_unknown: []
+)
 
 
 # A conductor takes the next alternate although its host is draining.
@@ -254,15 +256,13 @@ def heir_forgotten(real: Any, transition: Any) -> None:
 
 
 # A move comes back from a destination that does not answer, as from one that has destroyed the instance.
-@planted_by(
+planted_by(
     "a silent destination gives its share back",
     move_answers,
     "return_claim",
     world="moves",
     harm="overbooked",
-)
-def silent_destination_released(real: Any) -> Any:
-    return lambda transition, outcome, reason, **_: real(transition, outcome, reason, was_silent=False)
+)(lambda real: lambda transition, outcome, reason, **_: real(transition, outcome, reason, was_silent=False))
 
 
 # After a move that came back, the first host is asked about the attempt of the way back, which it has never heard of.
@@ -365,9 +365,9 @@ def source_released_early(real: Any, transition: Any) -> None:
 
 
 # The way back is claimed as any other share, and the migration keeps what it holds.
-@planted_by("a way back without its migration", move_answers, "next_move_swap", world="moves", harm="lost")
-def migration_not_returned(real: Any) -> Any:
-    return lambda transition: structs.replace(real(transition), returns=None)
+planted_by("a way back without its migration", move_answers, "next_move_swap", world="moves", harm="lost")(
+    lambda real: lambda transition: structs.replace(real(transition), returns=None)
+)
 
 
 # A cold move does not wait until the source has stopped the instance.
@@ -377,19 +377,15 @@ planted_by(
 
 
 # An evacuation builds with the image of the boot, whatever the instance was rebuilt with since.
-@planted_by(
+planted_by(
     "an evacuation builds with the first image", move_steps, "spawn_order", world="moves", harm="destroyed"
-)
-def evacuated_with_first_image(real: Any) -> Any:
-    return lambda row, order, host: real(structs.replace(row, image=None), order, host)
+)(lambda real: lambda row, order, host: real(structs.replace(row, image=None), order, host))
 
 
 # A host obeys an order to rebuild whenever it comes, even after a later one.
-@planted_by(
+planted_by(
     "an earlier rebuild is obeyed after a later one", attempts, "_is_late", world="moves", harm="destroyed"
-)
-def earlier_rebuild_obeyed(real: Any) -> Any:
-    return lambda known, order: not isinstance(order, RespawnInstance) and real(known, order)
+)(lambda real: lambda known, order: not isinstance(order, RespawnInstance) and real(known, order))
 
 
 # The claim of an instance that is offloaded is released before its host has destroyed it.
@@ -471,9 +467,9 @@ def deadline_forgotten(real: Any, row: Any, now: Any) -> Any:
 
 
 # A worker that looks for room for what waits passes over moves.
-@planted_by("a waiting move passed over", WaitingSpecs, "_room_for", world="moves that wait", harm="lost")
-def waiting_move_passed_over(real: Any) -> Any:
-    return lambda self, known: 0 if known.source is not None else real(self, known)
+planted_by("a waiting move passed over", WaitingSpecs, "_room_for", world="moves that wait", harm="lost")(
+    lambda real: lambda self, known: 0 if known.source is not None else real(self, known)
+)
 
 
 # A move that is aborted while it waits has its outcome, and waits on.
@@ -528,29 +524,29 @@ def order_to_stop_lost(real: Any) -> Any:
 
 
 # The destination of a stopped instance is told to run it.
-@planted_by("a stopped instance runs where it arrives", moving, "ReceiveInstance", world="power", harm="lost")
-def stopped_instance_runs_where_it_arrives(real: Any) -> Any:
-    return lambda **fields: real(**{**fields, "stopped": False})
+planted_by("a stopped instance runs where it arrives", moving, "ReceiveInstance", world="power", harm="lost")(
+    lambda real: lambda **fields: real(**{**fields, "stopped": False})
+)
 
 
 # It stays `accepted`, and its claim held, until its deadline; whoever asked hears nothing.
-@planted_as("a request that is buried after it was accepted stays accepted", harm="lost")
-def buried_stays_accepted() -> AbstractContextManager[None]:
-    return rewritten(Builder, "end_in_error", "if row.told.state == ACCEPTED", "if False")
+planted_as("a request that is buried after it was accepted stays accepted", harm="lost")(
+    lambda: rewritten(Builder, "end_in_error", "if row.told.state == ACCEPTED", "if False")
+)
 
 
 # The share that the API level has claimed for it is held for ever.
-@planted_as("the claim of an order that a cell gives up stays", harm="lost")
-def given_up_keeps_claim() -> AbstractContextManager[None]:
-    return rewritten(
+planted_as("the claim of an order that a cell gives up stays", harm="lost")(
+    lambda: rewritten(
         decide,
         "_on_place",
         "transition.release((HeldClaim(row.id, order.attempt),))\n        transition.end_in_error",
         "transition.end_in_error",
     )
+)
 
 
 # The build of the row that is given up holds its share for ever.
-@planted_as("a build that a cell gives up keeps its share", harm="lost")
-def given_up_keeps_share() -> AbstractContextManager[None]:
-    return rewritten(decide, "_on_given_up", "transition.free_share()", "pass")
+planted_as("a build that a cell gives up keeps its share", harm="lost")(
+    lambda: rewritten(decide, "_on_given_up", "transition.free_share()", "pass")
+)

@@ -48,9 +48,9 @@ planted_by("choices never dropped", Picture, "drop", world=ANY_CLOUD)(lambda _re
 
 
 # A cell's report about an instance of another cell is believed.
-@planted_by("an event of another cell believed", cell_events, "heard", world=ANY_CLOUD, harm="unauthorised")
-def foreign_event_believed(real: Any) -> Any:
-    return lambda row, word, now: real(row, structs.replace(word, cell=row.told.cell), now)
+planted_by("an event of another cell believed", cell_events, "heard", world=ANY_CLOUD, harm="unauthorised")(
+    lambda real: lambda row, word, now: real(row, structs.replace(word, cell=row.told.cell), now)
+)
 
 
 # No outbox note is written: after a crash only a repeated request makes the scheduler publish its decision.
@@ -75,9 +75,9 @@ def refused_counts_as_said(real: Any, self: Any, taken: Any, sent: Any) -> None:
 
 
 # Changes of usage in the feed are ignored.
-@planted_by("changes of usage ignored", CatchingUp, "merge", world=ANY_CLOUD)
-def usage_ignored(real: Any) -> Any:
-    return lambda self, changed: real(self, structs.replace(changed, usage=()))
+planted_by("changes of usage ignored", CatchingUp, "merge", world=ANY_CLOUD)(
+    lambda real: lambda self, changed: real(self, structs.replace(changed, usage=()))
+)
 
 
 # An instance that has used up its alternates is sent to hosts that have failed to build it.
@@ -86,22 +86,21 @@ planted_by("hosts that failed chosen again", cell_events, "_tried", world=ANY_CL
 )
 
 
-@planted_as("two groups get one provider though they are isolated", world="demands")
-def isolate_ignored() -> AbstractContextManager[None]:
-    """Two groups may get one provider, although the request isolates them."""
-    return _query_changed(lambda query: structs.replace(query, group_policy=None))
+# Two groups may get one provider, although the request isolates them.
+planted_as("two groups get one provider though they are isolated", world="demands")(
+    lambda: _query_changed(lambda query: structs.replace(query, group_policy=None))
+)
 
 
-@planted_as("a subtree ignored", world="demands")
-def same_subtree_ignored() -> AbstractContextManager[None]:
-    """The groups that the request wants near each other come from anywhere in the tree."""
-    return _query_changed(lambda query: structs.replace(query, same_subtree=()))
+# The groups that the request wants near each other come from anywhere in the tree.
+planted_as("a subtree ignored", world="demands")(
+    lambda: _query_changed(lambda query: structs.replace(query, same_subtree=()))
+)
 
 
-@planted_as("the traits of a group ignored", world="demands")
-def traits_of_groups_ignored() -> AbstractContextManager[None]:
-    """Only the traits outside of groups are searched for."""
-    return _query_changed(
+# Only the traits outside of groups are searched for.
+planted_as("the traits of a group ignored", world="demands")(
+    lambda: _query_changed(
         lambda query: structs.replace(
             query,
             groups=tuple(
@@ -110,6 +109,7 @@ def traits_of_groups_ignored() -> AbstractContextManager[None]:
             ),
         )
     )
+)
 
 
 def _query_changed(change: Callable[[Any], Any]) -> AbstractContextManager[None]:
@@ -129,10 +129,10 @@ planted_by("a host is its own alternate", AlternatePools, "next_for", world="dem
 )
 
 
-@planted_as("of several instances one has its own host as its alternate")
-def own_host_among_alternates() -> AbstractContextManager[None]:
-    """The alternates that an instance gets in its turn may be the host that was chosen for it."""
-    return rewritten(AlternatePools, "next_for", "if row in found:", "if False:")
+# The alternates that an instance gets in its turn may be the host that was chosen for it.
+planted_as("of several instances one has its own host as its alternate")(
+    lambda: rewritten(AlternatePools, "next_for", "if row in found:", "if False:")
+)
 
 
 # A host keeps the zone that it had first, whatever becomes of its aggregates.
@@ -150,9 +150,9 @@ def first_zone_kept(real: Any) -> Any:
 
 
 # Schedulers know the metadata of an aggregate as it was when they first heard of it.
-@planted_by("changed metadata of an aggregate ignored", HostAggregates, "put", world="demands")
-def changed_metadata_ignored(real: Any) -> Any:
-    return lambda self, put: real(self, [each for each in put if each.id not in self._known])
+planted_by("changed metadata of an aggregate ignored", HostAggregates, "put", world="demands")(
+    lambda real: lambda self, put: real(self, [each for each in put if each.id not in self._known])
+)
 
 
 # What is kept of the traits for one request of a batch is taken for another one, which has granular groups and the first has not.
@@ -225,15 +225,13 @@ def flavor_of_alternate_forgotten(real: Any, transition: Any, host: Any) -> None
 
 
 # A host that was an alternate before is taken with the flavor of that time, whatever the share is chosen for now.
-@planted_by(
+planted_by(
     "the flavor of a further alternate read by its host",
     swapping,
     "_flavor_on",
     world="flavors",
     harm="overbooked",
-)
-def flavor_of_further_alternate_read_by_its_host(_real: Any) -> Any:
-    return lambda transition, host: transition.order.other_flavors.get(host.share.host)
+)(lambda _real: lambda transition, host: transition.order.other_flavors.get(host.share.host))
 
 
 # Whatever pages the flavor asks for, the memory is claimed in small ones.
@@ -242,16 +240,14 @@ planted_by("a page size ignored", groups, "cell_amounts", world="guests", harm="
 )
 
 
-@planted_as("a virtual function given twice", world="guests", harm="overbooked")
-def virtual_function_given_twice() -> AbstractContextManager[None]:
-    """A claim gets a virtual function, whether one is left or not: placement relies on the scheduler's picture."""
-    return _always_fits(VIRTUAL_FUNCTIONS)
+# A claim gets a virtual function, whether one is left or not: placement relies on the scheduler's picture.
+planted_as("a virtual function given twice", world="guests", harm="overbooked")(
+    lambda: _always_fits(VIRTUAL_FUNCTIONS)
+)
 
 
-@planted_as("a pinned processor given twice", world="guests", harm="overbooked")
-def pinned_processor_given_twice() -> AbstractContextManager[None]:
-    """A claim gets dedicated processors, whether these are left or not."""
-    return _always_fits("PCPU")
+# A claim gets dedicated processors, whether these are left or not.
+planted_as("a pinned processor given twice", world="guests", harm="overbooked")(lambda: _always_fits("PCPU"))
 
 
 def _always_fits(always: str) -> AbstractContextManager[None]:

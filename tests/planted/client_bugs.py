@@ -38,14 +38,10 @@ def _first_page(owner: Any) -> AbstractContextManager[None]:
     return replaced(owner, "pages_of", planted)
 
 
-@planted_as("a list of the client ends after its first page")
-def list_cut_after_its_first_page() -> AbstractContextManager[None]:
-    return _first_page(requests)
+planted_as("a list of the client ends after its first page")(lambda: _first_page(requests))
 
 
-@planted_as("a large request is explained in part")
-def explained_in_part() -> AbstractContextManager[None]:
-    return _first_page(instances)
+planted_as("a large request is explained in part")(lambda: _first_page(instances))
 
 
 # One question is asked for all instances that are named, and it has a limit.
@@ -124,9 +120,9 @@ def left_instances_asked_about(real: Any) -> Any:
 
 
 # A client that names its project hears the events of all.
-@planted_by("a client hears the events of all projects", BusClient, "listen", harm="unauthorised")
-def events_of_all_projects(real: Any) -> Any:
-    return lambda self, *patterns, **_project: real(self, *patterns)
+planted_by("a client hears the events of all projects", BusClient, "listen", harm="unauthorised")(
+    lambda real: lambda self, *patterns, **_project: real(self, *patterns)
+)
 
 
 # The error of a refused order does not say which order it was.
@@ -160,9 +156,9 @@ def running_host_evacuated(real: Any) -> Any:
 
 
 # A host is emptied to any hosts, whichever were named.
-@planted_by("the hosts named for a drain are ignored", HostCalls, "_emptied")
-def named_hosts_of_a_drain_ignored(real: Any) -> Any:
-    return lambda self, name, kinds, _hosts, *more, **how: real(self, name, kinds, (), *more, **how)
+planted_by("the hosts named for a drain are ignored", HostCalls, "_emptied")(
+    lambda real: lambda self, name, kinds, _hosts, *more, **how: real(self, name, kinds, (), *more, **how)
+)
 
 
 # A host with instances that could not be moved away looks empty.
@@ -218,15 +214,15 @@ def loop_that_was_left_goes_on(real: Any) -> Any:
 
 
 # When time is up, the exit code is that of an order that was not done.
-@planted_by("a late answer exits as a refusal", (options, instances_command, boot_command), "fail")
-def late_answer_exits_as_refusal(real: Any) -> Any:
-    return lambda why, *_code: real(why)
+planted_by("a late answer exits as a refusal", (options, instances_command, boot_command), "fail")(
+    lambda real: lambda why, *_code: real(why)
+)
 
 
 # A list without items prints nothing, also as JSON.
-@planted_by("an empty list is no JSON", (showing, instances_command), "print_json")
-def empty_list_is_no_document(real: Any) -> Any:
-    return lambda value: None if isinstance(value, list | tuple) and not value else real(value)
+planted_by("an empty list is no JSON", (showing, instances_command), "print_json")(
+    lambda real: lambda value: None if isinstance(value, list | tuple) and not value else real(value)
+)
 
 
 # A document has only the fields that are not empty, so programs do not find each field.
@@ -253,9 +249,9 @@ planted_by("a name of several instances means the first", finding, "the_one", ha
 
 
 # The instance that an order names may be that of another project than the command's.
-@planted_by("a name means an instance of another project", instances, "instance_ids", harm="unauthorised")
-def name_of_another_project_found(real: Any) -> Any:
-    return lambda asking, texts, _project="": real(asking, texts)
+planted_by("a name means an instance of another project", instances, "instance_ids", harm="unauthorised")(
+    lambda real: lambda asking, texts, _project="": real(asking, texts)
+)
 
 
 @planted_as("a misspelt filter is an empty list")
@@ -281,9 +277,9 @@ planted_by("a name commands the terminal", options, "printable", harm="unauthori
 
 
 # A list that ends at --limit does not say that there are more.
-@planted_by("a list that was cut looks whole", instances_command, "tell")
-def cut_list_looks_whole(real: Any) -> Any:
-    return lambda text, *style: None if "--limit" in text else real(text, *style)
+planted_by("a list that was cut looks whole", instances_command, "tell")(
+    lambda real: lambda text, *style: None if "--limit" in text else real(text, *style)
+)
 
 
 @planted_as("of a value given twice the last counts")
@@ -301,9 +297,9 @@ def last_of_two_values_counts() -> AbstractContextManager[None]:
 
 
 # A boot that is cut off has not said by which id its request is found.
-@planted_by("a boot that is cut off has not told its id", (instances_command, boot_command), "run_order")
-def request_id_not_told_first(real: Any) -> Any:
-    return lambda following, work, _request, *stays: real(following, work, None, *stays)
+planted_by("a boot that is cut off has not told its id", (instances_command, boot_command), "run_order")(
+    lambda real: lambda following, work, _request, *stays: real(following, work, None, *stays)
+)
 
 
 # An order with --no-wait waits for its end.

@@ -78,9 +78,9 @@ def first_of_later_pages_lost(real: Any, order: Any, *some: Any, **limit: Any) -
 
 
 # A question for a console is answered however long ago it was asked.
-@planted_by("a question for a console is answered days later", (guests, wiring), "console_handlers")
-def old_questions_answered(real: Any) -> Any:
-    return lambda fleet, store, clock: real(fleet, store, lambda: clock() - timedelta(days=1))
+planted_by("a question for a console is answered days later", (guests, wiring), "console_handlers")(
+    lambda real: lambda fleet, store, clock: real(fleet, store, lambda: clock() - timedelta(days=1))
+)
 
 
 # A page of an audit ends within the attempts of an instance, and the next page begins after it.
@@ -129,9 +129,9 @@ planted_by("a reshape forgets the providers made by name", reporting, "with_made
 
 
 # The answer to a repeated order to save an instance does not name the image.
-@planted_by("an image that was saved is not told again", (attempts, handlers), "answered_again", harm="lost")
-def saved_image_not_told_again(real: Any) -> Any:
-    return lambda *known, **named: structs.replace(real(*known, **named), image="")
+planted_by("an image that was saved is not told again", (attempts, handlers), "answered_again", harm="lost")(
+    lambda real: lambda *known, **named: structs.replace(real(*known, **named), image="")
+)
 
 
 # What the table has counts as answered.
@@ -186,9 +186,9 @@ planted_by("mediated devices stay when their guest goes", guest_domains, "remove
 
 
 # A network card gets its address though a guest of this machine has it.
-@planted_by("two guests have network cards of one address", guest_domains, "macs_of", harm="doubled")
-def addresses_given_twice(real: Any) -> Any:
-    return lambda instance, number, kept, _taken: real(instance, number, kept, {})
+planted_by("two guests have network cards of one address", guest_domains, "macs_of", harm="doubled")(
+    lambda real: lambda instance, number, kept, _taken: real(instance, number, kept, {})
+)
 
 
 # A guest gets what a guest of another cloud has on the same machine.
@@ -297,15 +297,15 @@ planted_by("the end of a console is its beginning", driver, "read_console")(
 
 
 # A config drive does not name the instance.
-@planted_by("a config drive does not name its instance", guest_folders, "make_config_drive")
-def drive_without_name(real: Any) -> Any:
-    return lambda text, drive, instance, _name, fetch: real(text, drive, instance, "", fetch)
+planted_by("a config drive does not name its instance", guest_folders, "make_config_drive")(
+    lambda real: lambda text, drive, instance, _name, fetch: real(text, drive, instance, "", fetch)
+)
 
 
 # The console of a guest begins anew with each start.
-@planted_by("a start loses the console of before", (domains, guest_domains), "domain_xml")
-def console_lost_by_a_start(real: Any) -> Any:
-    return lambda plan: real(plan).replace('append="on"', 'append="off"')
+planted_by("a start loses the console of before", (domains, guest_domains), "domain_xml")(
+    lambda real: lambda plan: real(plan).replace('append="on"', 'append="off"')
+)
 
 
 @planted_as("a guest is built and destroyed at once", harm="destroyed")

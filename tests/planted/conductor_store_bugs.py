@@ -27,9 +27,9 @@ _NEVER = datetime(8999, 1, 1, tzinfo=UTC)
 
 
 # A look at the outbox also finds the messages that are under way.
-@planted_by("messages that are under way sent again", store_sql, "read_notes", harm="doubled")
-def just_sent_messages_sent_again(real: Any) -> Any:
-    return lambda connection, cell, _before_us, *page: real(connection, cell, None, *page)
+planted_by("messages that are under way sent again", store_sql, "read_notes", harm="doubled")(
+    lambda real: lambda connection, cell, _before_us, *page: real(connection, cell, None, *page)
+)
 
 
 # A conductor takes the mode of a host in another cell for one of its own.
@@ -41,9 +41,9 @@ def hosts_of_other_cells_read(_real: Any, connection: Any, _cell: str) -> list[C
 
 
 # Of the notes that are confirmed together only one is deleted.
-@planted_by("of confirmed batches only the first is cleared", ConductorTransaction, "clear", harm="lost")
-def only_one_note_confirmed(real: Any) -> Any:
-    return lambda self, said: real(self, [*said][:1])
+planted_by("of confirmed batches only the first is cleared", ConductorTransaction, "clear", harm="lost")(
+    lambda real: lambda self, said: real(self, [*said][:1])
+)
 
 
 # The conductor that sent a message goes on to take it for unconfirmed.
@@ -53,9 +53,9 @@ planted_by("a conductor sends on what was confirmed", RowCache, "confirmed", har
 
 
 # All rows that are due are taken in one transaction.
-@planted_by("all due rows of a cell locked at once", ConductorTransaction, "take_due")
-def limit_of_due_rows_ignored(real: Any) -> Any:
-    return lambda self, now, limit: real(self, now, max(limit, _MANY))
+planted_by("all due rows of a cell locked at once", ConductorTransaction, "take_due")(
+    lambda real: lambda self, now, limit: real(self, now, max(limit, _MANY))
+)
 
 
 # Of the rows that are due at one moment, those behind the end of a page are not read.
@@ -67,15 +67,15 @@ def rows_due_together_left_out(
 
 
 # A host that has left its cell is waited for without end.
-@planted_by("hosts that have left a cell kept", store_sql, "read_heard_hosts")
-def hosts_that_left_kept(real: Any) -> Any:
-    return lambda connection, cell, _before_us: real(connection, cell, 0)
+planted_by("hosts that have left a cell kept", store_sql, "read_heard_hosts")(
+    lambda real: lambda connection, cell, _before_us: real(connection, cell, 0)
+)
 
 
 # Of two conductors that meet a new host at once, one believes that its mode was written.
-@planted_by("the mode that another conductor has set lost", store_sql, "save_host", harm="lost")
-def mode_of_another_conductor_lost(real: Any) -> Any:
-    return lambda *host: bool(real(*host)) or True
+planted_by("the mode that another conductor has set lost", store_sql, "save_host", harm="lost")(
+    lambda real: lambda *host: bool(real(*host)) or True
+)
 
 
 # Conductors see that a host is set for the first time, and miss all later modes.
@@ -132,9 +132,9 @@ async def overtaken_write_counts(real: Any, self: Any, rows: Any) -> SavedRows:
 
 
 # A node waits until the time that a daemon with a wrong clock wrote.
-@planted_by("a node waits for a wrong clock", IronicStore, "due")
-def wrong_clock_obeyed(real: Any) -> Any:
-    return lambda self, owner, now, _beyond, limit: real(self, owner, now, _NEVER, limit)
+planted_by("a node waits for a wrong clock", IronicStore, "due")(
+    lambda real: lambda self, owner, now, _beyond, limit: real(self, owner, now, _NEVER, limit)
+)
 
 
 # Asked for the nodes of no daemons, the store answers with all nodes.

@@ -19,9 +19,9 @@ _REFUSING = (names, providers, routing)
 
 
 # The policy judges each request as one about the caller's own project.
-@planted_by("a project's reader sees the usage of any project", policy.Policy, "check", harm="unauthorised")
-def usage_of_any_project(real: Any) -> Any:
-    return lambda self, rule, caller, _query: real(self, rule, caller, ())
+planted_by("a project's reader sees the usage of any project", policy.Policy, "check", harm="unauthorised")(
+    lambda real: lambda self, rule, caller, _query: real(self, rule, caller, ())
+)
 
 
 # Of the projects that a query names, the policy judges the first; the handler reads the last.
@@ -79,17 +79,19 @@ def first_shortage_told(real: Any, verdict: Any, *more: Any, **words: Any) -> Ap
 
 
 # The answer names the origin that asked, whichever origins the operator allows.
-@planted_by("every web page may read the answers", service.Cors, "headers", harm="unauthorised")
-def every_page_may_read(real: Any) -> Any:
-    return lambda self, headers: (
-        {"access-control-allow-origin": headers["origin"]} if "origin" in headers else real(self, headers)
+planted_by("every web page may read the answers", service.Cors, "headers", harm="unauthorised")(
+    lambda real: (
+        lambda self, headers: (
+            {"access-control-allow-origin": headers["origin"]} if "origin" in headers else real(self, headers)
+        )
     )
+)
 
 
 # From 1.15 on an answer must say that it holds only now.
-@planted_by("an answer of this moment may be cached", service, "answer_to")
-def answer_may_be_cached(real: Any) -> Any:
-    return lambda call, reply: real(call, structs.replace(reply, is_fresh=False))
+planted_by("an answer of this moment may be cached", service, "answer_to")(
+    lambda real: lambda call, reply: real(call, structs.replace(reply, is_fresh=False))
+)
 
 
 # A summary of a provider that was written once is not written anew after the provider has changed.
@@ -145,9 +147,9 @@ planted_by("logins from one address are not limited", LoginTurns, "of", harm="un
 
 
 # Links in answers begin at the root of the host, wherever the service is mounted.
-@planted_by("links forget where the service is mounted", values, "path_of")
-def links_without_prefix(real: Any) -> Any:
-    return lambda scope, mounted_at: ("", real(scope, mounted_at)[1])
+planted_by("links forget where the service is mounted", values, "path_of")(
+    lambda real: lambda scope, mounted_at: ("", real(scope, mounted_at)[1])
+)
 
 
 # A provider that is asked for by its name and its tree is found in any tree.
@@ -158,11 +160,13 @@ def tree_ignored_beside_a_name(real: Any, query: Any, version: Any) -> Any:
 
 
 # A client that writes several consumers at once overwrites what another client has written meanwhile.
-@planted_by("several consumers are written over a later write", allocations, "consumers_in", harm="destroyed")
-def generations_of_several_not_judged(real: Any) -> Any:
-    return lambda said, version: tuple(
-        structs.replace(each, judges_generation=False) for each in real(said, version)
+planted_by("several consumers are written over a later write", allocations, "consumers_in", harm="destroyed")(
+    lambda real: (
+        lambda said, version: tuple(
+            structs.replace(each, judges_generation=False) for each in real(said, version)
+        )
     )
+)
 
 
 # A client that asks for the usage of a user gets that of the whole project.

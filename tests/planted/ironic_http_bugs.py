@@ -95,9 +95,9 @@ async def later_changes_missed(real: Any, self: Any, *known: Any) -> AsyncIterat
 
 
 # A node is deployed although its power interface does not validate.
-@planted_by("a node with broken power is deployed", (steps, deploying), "why_invalid")
-def broken_power_deployed(real: Any) -> Any:
-    return lambda checks: real({**checks, "power": InterfaceCheck(result=True)})
+planted_by("a node with broken power is deployed", (steps, deploying), "why_invalid")(
+    lambda real: lambda checks: real({**checks, "power": InterfaceCheck(result=True)})
+)
 
 
 # The words of an error are its status.

@@ -81,17 +81,15 @@ def one_follower_told(real: Any) -> Any:
 
 
 # After an hour without its server, a worker tries again after a day.
-@planted_by(
+planted_by(
     "the pause before a try grows without end", (parts, handling, swapping, scheduler_worker.waiting), "grown"
-)
-def pause_grows_without_end(_real: Any) -> Any:
-    return lambda first, _longest, failures: first * 2.0 ** min(failures - 1, 30)
+)(lambda _real: lambda first, _longest, failures: first * 2.0 ** min(failures - 1, 30))
 
 
 # All that failed together try again together.
-@planted_by("all that failed together try again together", (parts, worker, intake), "drawn")
-def pauses_not_spread(_real: Any) -> Any:
-    return lambda pause, _chance, *, least=0.5: pause
+planted_by("all that failed together try again together", (parts, worker, intake), "drawn")(
+    lambda _real: lambda pause, _chance, *, least=0.5: pause
+)
 
 
 # What may be tried three times is tried twice.
@@ -155,13 +153,11 @@ def parts_stopped_in_reverse(_real: Any) -> Any:
 
 
 # A worker that cannot drain ends an hour later.
-@planted_by(
+planted_by(
     "a worker that cannot drain ends an hour later",
     (process, running, moor.clouds.cloud),
     "run_until",
-)
-def draining_without_end(real: Any) -> Any:
-    return lambda told, parts, _drain_s_max: real(told, parts, _HOUR_S)
+)(lambda real: lambda told, parts, _drain_s_max: real(told, parts, _HOUR_S))
 
 
 # A SIGHUP does not make a server read its certificates again.
@@ -201,9 +197,9 @@ def health_shown_to_all(real: Any, text: str, setting: str, examples: str, *, de
 
 
 # An instance with a line break in its name writes a log line of its own.
-@planted_by("a name forges a log line", TextFormatter, "format")
-def line_forged(real: Any) -> Any:
-    return lambda self, record: real(self, record).replace("\\n", "\n")
+planted_by("a name forges a log line", TextFormatter, "format")(
+    lambda real: lambda self, record: real(self, record).replace("\\n", "\n")
+)
 
 
 # JSON logs have no traceback of what ended a worker.
@@ -217,9 +213,9 @@ def traceback_dropped(real: Any, self: Any, record: logging.LogRecord) -> str:
 
 
 # Many messages of one age count as one.
-@planted_by("the messages of a parcel measured as one", Histogram, "observe")
-def parcel_counted_once(real: Any) -> Any:
-    return lambda self, seconds, _count=1, labels=(): real(self, seconds, 1, labels)
+planted_by("the messages of a parcel measured as one", Histogram, "observe")(
+    lambda real: lambda self, seconds, _count=1, labels=(): real(self, seconds, 1, labels)
+)
 
 
 # A message from a machine whose clock is ahead makes the sum of all ages smaller.
@@ -319,9 +315,9 @@ async def undone_commit_counts(_real: Any, self: Any) -> None:
 
 
 # Each statement of a reading transaction sees another state of the database.
-@planted_by("a reading transaction sees several states", PostgresDatabase, "reading")
-def no_snapshot(_real: Any) -> Any:
-    return lambda self, *, takes_long=False: self.writing(takes_long=takes_long)
+planted_by("a reading transaction sees several states", PostgresDatabase, "reading")(
+    lambda _real: lambda self, *, takes_long=False: self.writing(takes_long=takes_long)
+)
 
 
 # A caller waits for a session of PostgreSQL as long as it takes.
@@ -331,15 +327,17 @@ async def waits_for_the_pool_without_end(_real: Any, self: Any) -> None:
 
 
 # A row that another session holds is told as a database that is away.
-@planted_by("a locked database is told to be away", (dialects, postgresql), "transient_kind")
-def locked_is_away(real: Any) -> Any:
-    return lambda error: Unavailable if real(error) is Locked else real(error)
+planted_by("a locked database is told to be away", (dialects, postgresql), "transient_kind")(
+    lambda real: lambda error: Unavailable if real(error) is Locked else real(error)
+)
 
 
 # A database without room on its disk ends its workers, instead of being waited for.
-@planted_by("a full disk of the database is not waited for", (dialects, postgresql), "transient_kind")
-def full_disk_not_waited_for(real: Any) -> Any:
-    return lambda error: None if any(each in str(error) for each in ("full", "No space")) else real(error)
+planted_by("a full disk of the database is not waited for", (dialects, postgresql), "transient_kind")(
+    lambda real: (
+        lambda error: None if any(each in str(error) for each in ("full", "No space")) else real(error)
+    )
+)
 
 
 # Whatever rule of a table a row breaks, its name is told to be taken.
@@ -355,11 +353,9 @@ planted_by("a worker stays with a server that became a standby", postgresql, "is
 
 
 # Any certificate of the authority will do for the database, whatever server it was made for.
-@planted_by(
+planted_by(
     "the name in the database's certificate is not checked", statements, "client_tls", harm="unauthorised"
-)
-def name_of_the_server_not_checked(real: Any) -> Any:
-    return lambda *files, **named: real(*files, **named | {"checks_name": False})
+)(lambda real: lambda *files, **named: real(*files, **named | {"checks_name": False}))
 
 
 # A database password that was changed in its file counts only after a restart.
@@ -398,16 +394,16 @@ planted_by("a worker without the right to migrate does not say so", migrations, 
 )
 
 
-@planted_as("a database role keeps the rights of before", harm="unauthorised")
-def former_rights_kept() -> AbstractContextManager[None]:
-    """A role keeps the rights on tables that it no longer has."""
-    return _not_run("REVOKE ALL ON TABLE")
+# A role keeps the rights on tables that it no longer has.
+planted_as("a database role keeps the rights of before", harm="unauthorised")(
+    lambda: _not_run("REVOKE ALL ON TABLE")
+)
 
 
-@planted_as("any database role may create tables", harm="unauthorised")
-def everyone_creates_tables() -> AbstractContextManager[None]:
-    """Any role may still create tables beside those of the workers."""
-    return _not_run("REVOKE CREATE ON SCHEMA")
+# Any role may still create tables beside those of the workers.
+planted_as("any database role may create tables", harm="unauthorised")(
+    lambda: _not_run("REVOKE CREATE ON SCHEMA")
+)
 
 
 def _not_run(beginning: str) -> AbstractContextManager[None]:

@@ -33,10 +33,6 @@ SEEN = "seen by "
 UNKNOWN = "-"
 
 
-class NotJudgedError(Exception):
-    """A bug does not fit the product any more, or its tests cannot be run. It is never seen by that."""
-
-
 class Verdict(Struct, frozen=True):
     """What one kind of test says of a bug: `seen by TEST`, or that none of so many did, or that the time was over."""
 

@@ -26,9 +26,9 @@ planted_by("the epoch of a report not checked", reports, "_outdated", world=BARE
 
 
 # The last notification to arrive wins, however old it is.
-@planted_by("a stale event wins", ordering, "_after_node", world=BARE_METAL, harm="lost")
-def stale_event_wins(real: Any) -> Any:
-    return lambda row, said, rules: real(structs.replace(row, heard_at_us=0), said, rules)
+planted_by("a stale event wins", ordering, "_after_node", world=BARE_METAL, harm="lost")(
+    lambda real: lambda row, said, rules: real(structs.replace(row, heard_at_us=0), said, rules)
+)
 
 
 # A daemon that hands nodes over deletes their providers: the new owner will create them again.
@@ -107,11 +107,9 @@ def active_before_counts(real: Any, deploy: Any, order: Any, seen_: Any) -> Any:
 
 
 # A daemon acts until its lease ends, without the safety margin.
-@planted_by(
+planted_by(
     "the margin of a lease ignored", Membership, "_lease_time_left_s", world=BARE_METAL, harm="doubled"
-)
-def lease_margin_ignored(real: Any) -> Any:
-    return lambda self: real(self) + self._rules.lease_margin_s
+)(lambda real: lambda self: real(self) + self._rules.lease_margin_s)
 
 
 # An answer of Ironic's API wins, even over a notification that was applied after the question.

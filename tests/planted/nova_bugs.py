@@ -60,9 +60,9 @@ planted_by("a claim is made for a caller of Nova that has given up", NovaCall, "
 )
 
 
-@planted_by("a call of a later release of Nova is answered", envelope.RpcVersion, "can_serve")
-def later_version_served(_real: Any) -> Any:
-    return lambda self, asked: self.major == asked.major
+planted_by("a call of a later release of Nova is answered", envelope.RpcVersion, "can_serve")(
+    lambda _real: lambda self, asked: self.major == asked.major
+)
 
 
 planted_by("the log shows the tokens of Nova's users", (envelope, serving), "redacted", harm="unauthorised")(
@@ -110,19 +110,19 @@ def groups_named_as_ours(real: Any, selected: Any, spec: Any) -> Any:
     return asked | {"mappings": {ours.get(name, name): of for name, of in asked["mappings"].items()}}
 
 
-@planted_by("an older notification of Nova wins", (cloud, cloud_reading), "hear")
-def older_notification_wins(real: Any) -> Any:
-    return lambda known, heard: real(structs.replace(known, heard_at={}), heard)
+planted_by("an older notification of Nova wins", (cloud, cloud_reading), "hear")(
+    lambda real: lambda known, heard: real(structs.replace(known, heard_at={}), heard)
+)
 
 
-@planted_by("what Nova tells while it is read is lost", (cloud, cloud_reading), "after_read", harm="lost")
-def heard_while_reading_lost(real: Any) -> Any:
-    return lambda read, since: real(read, ())
+planted_by("what Nova tells while it is read is lost", (cloud, cloud_reading), "after_read", harm="lost")(
+    lambda real: lambda read, since: real(read, ())
+)
 
 
-@planted_by("the hosts of a silent cell of Nova are gone", (cloud, cloud_reading), "with_services")
-def services_of_silent_cells_gone(real: Any) -> Any:
-    return lambda known, read, since: real(known, structs.replace(read, silent=()), since)
+planted_by("the hosts of a silent cell of Nova are gone", (cloud, cloud_reading), "with_services")(
+    lambda real: lambda known, read, since: real(known, structs.replace(read, silent=()), since)
+)
 
 
 planted_by("only the first page of Nova's hosts is read", (cloud, cloud_reading), "next_of")(
@@ -130,11 +130,9 @@ planted_by("only the first page of Nova's hosts is read", (cloud, cloud_reading)
 )
 
 
-@planted_by(
+planted_by(
     "the instances of a silent cell of Nova are freed", (cloud, cloud_reading), "ids_in", harm="overbooked"
-)
-def part_of_servers_counts_as_all(real: Any) -> Any:
-    return lambda body, key, id_field: (real(body, key, id_field)[0], False)
+)(lambda real: lambda body, key, id_field: (real(body, key, id_field)[0], False))
 
 
 # The file is read as if the Nova that is asked now had written it.
@@ -157,9 +155,9 @@ def copies_without_bounds(real: Any, settings: Any, unique: str) -> Any:
 
 
 # A claim joins its group, and nobody leaves one.
-@planted_by("a member of a group that has left its host of Nova still binds", HttpBooks, "_leave_groups")
-def members_that_left_remembered(_real: Any) -> Any:
-    return lambda self, provider, before, now: None
+planted_by("a member of a group that has left its host of Nova still binds", HttpBooks, "_leave_groups")(
+    lambda _real: lambda self, provider, before, now: None
+)
 
 
 # A disabled service is enough: nobody looks whether its nova-compute was stopped.
@@ -175,14 +173,12 @@ def running_compute_not_noticed(real: Any, host: Any, now: Any) -> Any:
     return real(structs.replace(host, service=stopped), now)
 
 
-@planted_by(
+planted_by(
     "a host is taken over while Nova moves an instance there",
     (judging, handing_over),
     "what_is_under_way",
     harm="doubled",
-)
-def migrations_not_waited_for(real: Any) -> Any:
-    return lambda host: real(structs.replace(host, migrations=()))
+)(lambda real: lambda host: real(structs.replace(host, migrations=())))
 
 
 @planted("an instance that two cells of Nova have is taken over", NovaDatabases, "duplicates", harm="doubled")
@@ -232,14 +228,14 @@ def _orders_without(**fields: Any) -> AbstractContextManager[None]:
     return replaced_in((judging, handing_over), "planned", planted)
 
 
-@planted_as("the user of an instance is lost when it is taken over", harm="lost")
-def user_lost() -> AbstractContextManager[None]:
-    return _orders_without(user="")
+planted_as("the user of an instance is lost when it is taken over", harm="lost")(
+    lambda: _orders_without(user="")
+)
 
 
-@planted_as("the image of an instance is lost when it is taken over", harm="lost")
-def image_lost() -> AbstractContextManager[None]:
-    return _orders_without(image=None)
+planted_as("the image of an instance is lost when it is taken over", harm="lost")(
+    lambda: _orders_without(image=None)
+)
 
 
 @planted("the limit of a group is lost when it is taken over", (shared, command), "read_shared")
@@ -293,19 +289,15 @@ def stopped_instance_active(real: Any, order: Any, *values: Any, **named: Any) -
     return real(structs.replace(order, state="active") if is_stopped else order, *values, **named)
 
 
-@planted_by(
+planted_by(
     "an instance that has moved is given back", (lifecycle, adopting), "why_not_given_back", harm="doubled"
-)
-def moved_instance_given_back(real: Any) -> Any:
-    return lambda row: "" if row.adopted else real(row)
+)(lambda real: lambda row: "" if row.adopted else real(row))
 
 
 # An instance that was given back comes again by the attempt that has ended.
-@planted_by(
+planted_by(
     "an instance that was given back cannot come again", (lifecycle, adopting), "attempt_of", harm="lost"
-)
-def taken_again_as_the_first_attempt(real: Any) -> Any:
-    return lambda known: None if real(known) is None else FIRST_ATTEMPT
+)(lambda real: lambda known: None if real(known) is None else FIRST_ATTEMPT)
 
 
 @planted("an instance that cannot be taken over keeps its claim", InstanceAdopter, "on_adopts", harm="lost")

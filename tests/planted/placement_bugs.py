@@ -96,19 +96,15 @@ planted_by("the reserve not subtracted", ledger, "capacity_of", world=ANY_CLOUD,
 )
 
 
-@planted_as("step_size not checked", world=ANY_CLOUD)
-def step_not_checked() -> AbstractContextManager[None]:
-    return _bound_not_checked("step_size", 1)
+planted_as("step_size not checked", world=ANY_CLOUD)(lambda: _bound_not_checked("step_size", 1))
 
 
-@planted_as("min_unit not checked", world=ANY_CLOUD)
-def min_unit_not_checked() -> AbstractContextManager[None]:
-    return _bound_not_checked("min_unit", 1)
+planted_as("min_unit not checked", world=ANY_CLOUD)(lambda: _bound_not_checked("min_unit", 1))
 
 
-@planted_as("max_unit not checked", world=ANY_CLOUD, harm="overbooked")
-def max_unit_not_checked() -> AbstractContextManager[None]:
-    return _bound_not_checked("max_unit", INTEGER_MAX)
+planted_as("max_unit not checked", world=ANY_CLOUD, harm="overbooked")(
+    lambda: _bound_not_checked("max_unit", INTEGER_MAX)
+)
 
 
 def _bound_not_checked(bound: str, harmless: int) -> AbstractContextManager[None]:
@@ -121,11 +117,9 @@ def _bound_not_checked(bound: str, harmless: int) -> AbstractContextManager[None
 
 
 # A claim older than the horizon is judged as if no tombstone had been pruned.
-@planted_by(
+planted_by(
     "a claim older than the horizon granted", handlers, "decide_claims", world=ANY_CLOUD, harm="overbooked"
-)
-def horizon_not_checked(real: Any) -> Any:
-    return lambda ledger, asked, now, _horizon: real(ledger, asked, now, NO_HORIZON)
+)(lambda real: lambda ledger, asked, now, _horizon: real(ledger, asked, now, NO_HORIZON))
 
 
 # A host accepts every claim that fits, however many instances it has.
@@ -148,10 +142,10 @@ def foreign_consumer_released(real: Any, draft: Any, asked: Any, *others: Any) -
     return real(draft, asked, *others)
 
 
-@planted_as("a part of a claim committed", world=ANY_CLOUD, harm="overbooked")
-def part_of_a_claim_committed() -> AbstractContextManager[None]:
-    """A claim for many consumers that is refused for some keeps what the others were granted."""
-    return rewritten(claims, "decide_together", "draft = _draft_with(ledger, granted, now, horizon)", "pass")
+# A claim for many consumers that is refused for some keeps what the others were granted.
+planted_as("a part of a claim committed", world=ANY_CLOUD, harm="overbooked")(
+    lambda: rewritten(claims, "decide_together", "draft = _draft_with(ledger, granted, now, horizon)", "pass")
+)
 
 
 # Each reshape of a batch locks its rows in turn, after the trees of the earlier ones are locked.
@@ -215,10 +209,10 @@ planted_by(
 )(lambda _real: lambda _before, _after: ())
 
 
-@planted_as("a foreign heir accepted", world="moves of groups", harm="unauthorised")
-def foreign_heir_accepted() -> AbstractContextManager[None]:
-    """A swap may name any consumer as its heir, also one that has a share of its own."""
-    return rewritten(swaps, "_heir_of", "if not (is_own and heir.has_ended):", "if False:")
+# A swap may name any consumer as its heir, also one that has a share of its own.
+planted_as("a foreign heir accepted", world="moves of groups", harm="unauthorised")(
+    lambda: rewritten(swaps, "_heir_of", "if not (is_own and heir.has_ended):", "if False:")
+)
 
 
 # A release that came before its claim binds the claims of every owner.
@@ -257,18 +251,18 @@ def swap_not_judged(real: Any, draft: Any, order: Any, *rest: Any, **named: Any)
     return real(draft, order, *rest, **named)
 
 
-@planted_as("members that leave their host still bind", world="moves of groups")
-def members_that_leave_still_bind() -> AbstractContextManager[None]:
-    """Placement judges members on the hosts that all of them leave like any other: so none can leave first."""
-    return rewritten(GroupsDraft, "judge", "(host, *leaves)", "(host,)")
+# Placement judges members on the hosts that all of them leave like any other: so none can leave first.
+planted_as("members that leave their host still bind", world="moves of groups")(
+    lambda: rewritten(GroupsDraft, "judge", "(host, *leaves)", "(host,)")
+)
 
 
-@planted_as("a member that leaves goes anywhere", world="moves of groups", harm="overbooked")
-def member_that_leaves_not_bound() -> AbstractContextManager[None]:
-    """A member that leaves its host may go to any other, wherever the first ones went."""
-    return rewritten(
+# A member that leaves its host may go to any other, wherever the first ones went.
+planted_as("a member that leaves goes anywhere", world="moves of groups", harm="overbooked")(
+    lambda: rewritten(
         GroupsDraft, "judge", "(host, *leaves)", "(host, *(there for _, there in others if leaves))"
     )
+)
 
 
 # The audit does not say that the members of an affinity group are on several hosts.
@@ -281,56 +275,58 @@ async def none_found() -> None:
     pass
 
 
-@planted_as("the way back judged like any swap", world="moves", harm="lost")
-def way_back_judged() -> AbstractContextManager[None]:
-    """The way back of a move is judged like any swap, so it may be refused."""
-    return rewritten(swaps, "_judge", "if order.returns is not None else None", "if False else None")
+# The way back of a move is judged like any swap, so it may be refused.
+planted_as("the way back judged like any swap", world="moves", harm="lost")(
+    lambda: rewritten(swaps, "_judge", "if order.returns is not None else None", "if False else None")
+)
 
 
-@planted_as("the way back of a move is judged by the quota", harm="lost")
-def way_back_judged_by_quota() -> AbstractContextManager[None]:
-    """An instance that has become smaller cannot come back, if its project has meanwhile less than it had."""
-    return rewritten(swaps, "swap", "if returned is None and (over :=", "if (over :=")
+# An instance that has become smaller cannot come back, if its project has meanwhile less than it had.
+planted_as("the way back of a move is judged by the quota", harm="lost")(
+    lambda: rewritten(swaps, "swap", "if returned is None and (over :=", "if (over :=")
+)
 
 
-@planted_as("an ended attempt claims again", world=ANY_CLOUD, harm="doubled")
-def ended_attempt_claims() -> AbstractContextManager[None]:
-    """A repeated claim of an attempt that has ended is granted."""
-    return rewritten(claims, "_claim", "elif order.attempt == consumer.row.attempt:", "elif False:")
+# A repeated claim of an attempt that has ended is granted.
+planted_as("an ended attempt claims again", world=ANY_CLOUD, harm="doubled")(
+    lambda: rewritten(claims, "_claim", "elif order.attempt == consumer.row.attempt:", "elif False:")
+)
 
 
-@planted_as("a repeated report accepted", world=BARE_METAL, harm="destroyed")
-def repeated_report_accepted() -> AbstractContextManager[None]:
-    """A report is accepted whatever number the last one of its epoch had."""
-    return rewritten(
+# A report is accepted whatever number the last one of its epoch had.
+planted_as("a repeated report accepted", world=BARE_METAL, harm="destroyed")(
+    lambda: rewritten(
         reports,
         "_outdated",
         "is_repeated = report.epoch == tree.epoch and 0 < report.sequence <= tree.sequence",
         "is_repeated = False",
     )
+)
 
 
-@planted_as("an answered order kept", world=ANY_CLOUD, harm="doubled")
-def answered_orders_kept() -> AbstractContextManager[None]:
-    """An order that was answered stays on the row, and is sent again."""
-    return rewritten(
+# An order that was answered stays on the row, and is sent again.
+planted_as("an answered order kept", world=ANY_CLOUD, harm="doubled")(
+    lambda: rewritten(
         Transition,
         "outbox_without",
         "if not (isinstance(each.message, orders) and each.message.attempt == attempt)",
         "if True",
     )
+)
 
 
-@planted_as("the cleanups of a silent host ordered once", world=ANY_CLOUD, harm="lost")
-def no_reminder() -> AbstractContextManager[None]:
-    """A host that has not cleaned up is not told again."""
-    return rewritten(decide, "_on_due", "if row.remind_at is not None and row.remind_at <= now:", "if False:")
+# A host that has not cleaned up is not told again.
+planted_as("the cleanups of a silent host ordered once", world=ANY_CLOUD, harm="lost")(
+    lambda: rewritten(
+        decide, "_on_due", "if row.remind_at is not None and row.remind_at <= now:", "if False:"
+    )
+)
 
 
-@planted_as("a delete forgotten by its request", world=ANY_CLOUD, harm="lost")
-def delete_forgotten_by_its_request() -> AbstractContextManager[None]:
-    """A request whose instance was deleted before it came builds the instance."""
-    return rewritten(lifecycle, "adopted", "if unseen.told.project not in", "if unseen.told.project in")
+# A request whose instance was deleted before it came builds the instance.
+planted_as("a delete forgotten by its request", world=ANY_CLOUD, harm="lost")(
+    lambda: rewritten(lifecycle, "adopted", "if unseen.told.project not in", "if unseen.told.project in")
+)
 
 
 # The last write of inventories, traits or aggregates wins, whatever generation its writer had seen.
@@ -392,11 +388,9 @@ def used_not_updated(real: Any, ledger: Any, *writes: Any) -> Any:
 
 
 # The inventories move, but their allocations do not.
-@planted_by(
+planted_by(
     "a reshape without its allocations", admin_writes, "decide_reshape", world=ANY_CLOUD, harm="overbooked"
-)
-def reshape_without_allocations(real: Any) -> Any:
-    return lambda *ledger: structs.replace(real(*ledger), claims=ClaimChanges())
+)(lambda real: lambda *ledger: structs.replace(real(*ledger), claims=ClaimChanges()))
 
 
 # The inventories move, even if the allocations are refused.

@@ -188,11 +188,13 @@ def tombstones_pruned_at_once() -> AbstractContextManager[None]:
 
 
 # The audit does not compare the list of a provider's holders.
-@planted_by("the audit passes over holders", store_sql, "audit")
-def holders_not_audited(real: Any) -> Any:
-    return lambda connection, vocabulary: tuple(
-        each for each in real(connection, vocabulary) if "as a holder" not in each
+planted_by("the audit passes over holders", store_sql, "audit")(
+    lambda real: (
+        lambda connection, vocabulary: tuple(
+            each for each in real(connection, vocabulary) if "as a holder" not in each
+        )
     )
+)
 
 
 # A consumer that moves stays in the list of its old host's holders.

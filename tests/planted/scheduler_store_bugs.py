@@ -61,9 +61,9 @@ async def overdue_longest_last(real: Any, self: Any, now: datetime, limit: int) 
 
 
 # One call deletes all that is old, in one transaction.
-@planted_by("old requests are pruned all at once", SchedulerStore, "prune")
-def limit_of_pruning_ignored(real: Any) -> Any:
-    return lambda self, ended_before, limit: real(self, ended_before, max(limit, _MANY))
+planted_by("old requests are pruned all at once", SchedulerStore, "prune")(
+    lambda real: lambda self, ended_before, limit: real(self, ended_before, max(limit, _MANY))
+)
 
 
 # A scheduler tries what waits although another one has the lease to do so.
@@ -82,11 +82,9 @@ async def foreign_lease_released(real: Any, self: Any, holder: UUID) -> None:
 
 
 # A project deletes a server group of another project.
-@planted_by(
+planted_by(
     "a project deletes the server group of another", SchedulerTransaction, "delete_group", harm="unauthorised"
-)
-def foreign_group_deleted(real: Any) -> Any:
-    return lambda self, group, _project, at: real(self, group, "", at)
+)(lambda real: lambda self, group, _project, at: real(self, group, "", at))
 
 
 # The order to create a server group, delivered again after its deletion, is answered as if it were there.
@@ -105,9 +103,9 @@ async def event_that_does_not_fit_dropped(real: Any, self: Any, events: Any) -> 
 
 
 # Of two orders about an application the one that arrives last counts, and not the one that was sent last.
-@planted_by("an older order about an application wins", SchedulerTransaction, "set_application")
-def older_application_order_wins(real: Any) -> Any:
-    return lambda self, name, _sent_at, application: real(self, name, EPOCH, application)
+planted_by("an older order about an application wins", SchedulerTransaction, "set_application")(
+    lambda real: lambda self, name, _sent_at, application: real(self, name, EPOCH, application)
+)
 
 
 # A scheduler that is behind writes that a cell was last heard long ago.
@@ -141,14 +139,12 @@ async def refused_adoption_not_told(real: Any, self: Any, rows: Any) -> Any:
 
 
 # A scheduler does not read a host again that was written at the very time from which it looks.
-@planted_by(
+planted_by(
     "a host that changes at a scheduler's last look stays unread",
     SchedulerStore,
     "host_versions",
     harm="lost",
-)
-def host_changed_at_the_last_look_left_out(real: Any) -> Any:
-    return lambda self, changed_since: real(self, changed_since + timedelta(microseconds=1))
+)(lambda real: lambda self, changed_since: real(self, changed_since + timedelta(microseconds=1)))
 
 
 # Moves that were ordered together are not all shown, if a page ends among them.
