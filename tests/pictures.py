@@ -17,7 +17,7 @@ from playwright.async_api import Page, ViewportSize, async_playwright
 
 from bus.topology import user_of
 from moor.client import Client, Flavor
-from tests.servers.installed import chromium
+from tests.servers.installed import Software, program_of
 from tests.stories.moor.moor_process import Process, started
 
 CELLS = ("harbour", "island")
@@ -80,7 +80,9 @@ async def _build(client: Client, vcpus: int, ram_mb: int, root_gb: int, count: i
 @asynccontextmanager
 async def _pages(url: str) -> AsyncIterator[dict[str, Page]]:
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(
+            executable_path=program_of(Software.CHROMIUM), args=["--no-sandbox"]
+        )
         pages = {}
         for name, size, scheme in PICTURES:
             context = await browser.new_context(viewport=size, color_scheme=scheme)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import start_module
-from tests.waiting import until
+from tests.waiting import has_ended, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -102,15 +102,7 @@ async def test_the_server_ends_with_the_process_that_started_it() -> None:
         started = [int(each) for each in file.read().split()]
 
     assert len(started) == 1
-    await until(lambda: not is_running(started[0]), "what it has started ends with it")
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
+    await until(lambda: has_ended(started[0]), "what it has started ends with it")
 
 
 async def test_it_is_asked_for_no_variable_that_only_python_reads_at_its_start() -> None:

@@ -28,7 +28,7 @@ from tests.servers.installed import (
     decide,
 )
 from tests.servers.own_broker import brokers_in, take_broker
-from tests.waiting import PATIENCE_S, wait_for
+from tests.waiting import PATIENCE_S, has_ended, wait_for
 
 ROOT = Path(__file__).parents[1]
 NOWHERE = {AMQP_VARIABLE: "amqp://127.0.0.1:9/", POSTGRES_VARIABLE: "postgresql+asyncpg://127.0.0.1:9/none"}
@@ -180,13 +180,7 @@ def said(done: subprocess.Popen[str]) -> str:
 
 
 def still_there(pids: Iterable[int]) -> list[int]:
-    def lives(pid: int) -> bool:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-
-    return [pid for pid in pids if lives(pid)]
+    return [pid for pid in pids if not has_ended(pid)]
 
 
 def ask(server: PrivatePostgres, query: str) -> object:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
 PATIENCE_S = 100.0
@@ -14,6 +15,14 @@ PATIENCE = "MOOR_TEST_PATIENCE_S"
 LOOK_S_MIN = 0.005
 
 T = TypeVar("T")
+
+
+def has_ended(pid: int) -> bool:
+    """A zombie has, too, though nobody has asked for its end yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 class NeverTrueError(AssertionError):

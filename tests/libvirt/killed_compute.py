@@ -25,7 +25,7 @@ from compute_sim.wiring import run
 from tests.libvirt.broken_folder import BrokenFolder
 from tests.libvirt.host_devices import host_at_work
 from tests.libvirt.libvirt_cloud import SETTINGS, SOCKET
-from tests.waiting import wait_for
+from tests.waiting import has_ended, wait_for
 
 SELF = 0
 
@@ -54,7 +54,7 @@ class Killer:
             kill.rename(killed)
             os.kill(os.getpid(), signal.SIGKILL)
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not _is_alive(pid), f"{pid} has ended")
+        wait_for(lambda: has_ended(pid), f"{pid} has ended")
         kill.rename(killed)
 
     def _ordered(self, step: str) -> int | None:
@@ -81,12 +81,6 @@ def _keep_breaking(folder: Path, guests: BrokenFolder) -> None:
         with suppress(FileNotFoundError):
             break_as_told(folder, guests)
         time.sleep(0.02)
-
-
-def _is_alive(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    return False
 
 
 def main(folder: Path) -> None:

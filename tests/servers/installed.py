@@ -84,6 +84,18 @@ _TITLES = {
     Software.XMLLINT: "xmllint",
     Software.MARIADB: "MariaDB",
 }
+# The program of each software but the servers, which have several: any of these.
+_PROGRAMS = {
+    Software.CHROMIUM: ("chromium", "chromium-browser"),
+    Software.SYSTEMD: ("systemd-analyze",),
+    Software.LIBVIRT: ("libvirtd",),
+    Software.VIRSH: ("virsh",),
+    Software.QEMU: ("qemu-system-x86_64",),
+    Software.QEMU_IMG: ("qemu-img",),
+    Software.ISO: ("genisoimage",),
+    Software.XMLLINT: ("xmllint",),
+    Software.MARIADB: ("mariadbd",),
+}
 # What the tests with libvirt's test driver need, and those with real guests.
 OF_LIBVIRT = (Software.VIRSH, Software.QEMU_IMG, Software.ISO, Software.XMLLINT)
 OF_GUESTS = (*OF_LIBVIRT, Software.LIBVIRT, Software.QEMU)
@@ -125,15 +137,7 @@ def look() -> Machine:
     binaries = {
         Software.RABBITMQ: rabbitmq_scripts(),
         Software.POSTGRES: postgres_binaries(),
-        Software.CHROMIUM: chromium(),
-        Software.SYSTEMD: systemd_analyze(),
-        Software.LIBVIRT: libvirtd(),
-        Software.VIRSH: shutil.which("virsh"),
-        Software.QEMU: shutil.which("qemu-system-x86_64"),
-        Software.QEMU_IMG: shutil.which("qemu-img"),
-        Software.ISO: shutil.which("genisoimage"),
-        Software.XMLLINT: shutil.which("xmllint"),
-        Software.MARIADB: shutil.which("mariadbd", path="/usr/sbin:/usr/bin"),
+        **{software: program_of(software) for software in _PROGRAMS},
     }
     return Machine(
         installed=frozenset(software for software, found in binaries.items() if found),
@@ -177,19 +181,10 @@ def postgres_binaries() -> Path | None:
     return _first_with(places, ("postgres", "initdb"))
 
 
-def chromium() -> Path | None:
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    return Path(found) if found else None
-
-
-def systemd_analyze() -> Path | None:
-    found = shutil.which("systemd-analyze")
-    return Path(found) if found else None
-
-
-def libvirtd() -> Path | None:
-    found = shutil.which("libvirtd", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
-    return Path(found) if found else None
+def program_of(software: Software) -> Path | None:
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+    found = [shutil.which(name, path=path) for name in _PROGRAMS[software]]
+    return next((Path(each) for each in found if each), None)
 
 
 def _first_with(places: tuple[Path, ...], names: tuple[str, ...]) -> Path | None:

@@ -16,7 +16,7 @@ from bus.addresses import broker_at
 from bus.message import Parcel
 from bus.topology import DEAD
 from tests.contracts.stage import send
-from tests.servers.installed import chromium
+from tests.servers.installed import Software, program_of
 from tests.stories.moor.test_moor_dashboard import HOST, a_cloud, printed_address
 
 pytestmark = pytest.mark.asyncio
@@ -30,7 +30,7 @@ PAGES = (
 
 @asynccontextmanager
 async def a_browser() -> AsyncIterator[Browser]:
-    program = chromium()
+    program = program_of(Software.CHROMIUM)
     assert program is not None, "no Chromium: make test installs it; or apt-get install chromium"
     async with async_playwright() as playwright:
         # Without a sandbox, since tests may run as root. It opens nothing but this machine's pages.
