@@ -41,9 +41,9 @@ from engine.hosts import NODE, HostState
 from kit.errors import Failure
 from moor.client.bus_client import answer_of, hosts_of, station_on, until_choosable
 from moor.clouds.cloud import BareMetalPlan, CloudPlan, RunningCloud, cells_of_groups, cloud
-from tests.adversity.json_places import Path, places_in, with_replaced
 from tests.asking import until_state
 from tests.contracts.stage import SETTINGS
+from tests.json_places import Path, places_in, with_replaced
 from tests.stories.moves.books_stage import CELLS, SIZE, TUNED
 from tests.stories.real_servers import real_servers
 from tests.unit.examples import EXAMPLES

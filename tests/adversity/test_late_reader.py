@@ -5,6 +5,7 @@ that remembers the highest number it saw misses rows that commit below it.
 """
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
@@ -49,13 +50,10 @@ async def client(url: str) -> AsyncIterator[StoreClient]:
 
 
 async def test_what_commits_late_is_found_by_the_next_reading(client: StoreClient) -> None:
-    async with client.store.lead_feed() as feed:
-        assert feed is not None
+    async with _leading(client.store) as feed:
         await _mark_all(feed)
 
-        async with client.store.transaction() as late:
-            await _write(late, LATE)
-            await client.ask(EARLY)
+        async with _committing_late(client):
             meanwhile = await feed.read()
             await feed.mark(2, meanwhile.cursor)
         afterwards = await feed.read()
@@ -71,8 +69,7 @@ async def test_what_commits_late_is_in_none_of_the_pages_before_and_in_the_next(
     end and is still open.
     """
     others = [consumer(f"vm-{number}") for number in range(4)]
-    async with client.store.lead_feed() as feed:
-        assert feed is not None
+    async with _leading(client.store) as feed:
         await _mark_all(feed)
         told: list[tuple[Holder, ...]] = []
 
@@ -99,9 +96,7 @@ async def test_what_commits_late_is_in_none_of_the_pages_before_and_in_the_next(
 async def test_what_commits_late_is_among_the_changes_since_a_cursor_that_did_not_see_it(
     client: StoreClient,
 ) -> None:
-    async with client.store.transaction() as late:
-        await _write(late, LATE)
-        await client.ask(EARLY)
+    async with _committing_late(client):
         meanwhile = (await client.store.snapshot_page(0, 10)).cursor
     page = await client.store.changes_page(meanwhile, 0, 10)
 
@@ -110,12 +105,9 @@ async def test_what_commits_late_is_among_the_changes_since_a_cursor_that_did_no
 
 
 async def test_late_rows_are_not_pruned_before_they_were_read(client: StoreClient) -> None:
-    async with client.store.lead_feed() as feed:
-        assert feed is not None
+    async with _leading(client.store) as feed:
         await _mark_all(feed)
-        async with client.store.transaction() as late:
-            await _write(late, LATE)
-            await client.ask(EARLY)
+        async with _committing_late(client):
             await feed.mark(2, (await feed.read()).cursor)
         await client.store.prune(ended_before=NOON, logged_before=now())
 
@@ -125,11 +117,8 @@ async def test_late_rows_are_not_pruned_before_they_were_read(client: StoreClien
 
 
 async def test_who_did_not_see_what_was_committed_late_and_forgotten_is_told_so(client: StoreClient) -> None:
-    async with client.store.lead_feed() as feed:
-        assert feed is not None
-        async with client.store.transaction() as late:
-            await _write(late, LATE)
-            await client.ask(EARLY)
+    async with _leading(client.store) as feed:
+        async with _committing_late(client):
             meanwhile = (await client.store.snapshot_page(0, 10)).cursor
         await _mark_all(feed)
         await client.store.prune(ended_before=NOON, logged_before=now())
@@ -142,28 +131,40 @@ async def test_of_two_processes_one_publishes_and_the_other_takes_over_when_it_e
     client: StoreClient, url: str
 ) -> None:
     async with closing(PlacementStore(url)) as (other,):
-        async with client.store.lead_feed() as feed:
-            assert feed is not None
+        async with _leading(client.store) as feed:
             async with other.lead_feed() as second:
                 assert second is None
             first_term = feed.published.term
-        async with other.lead_feed() as successor:
-            assert successor is not None
+        async with _leading(other) as successor:
             assert successor.published.term == first_term + 1
 
 
 async def test_whoever_publishes_and_loses_its_connection_leads_no_longer(
     client: StoreClient, url: str
 ) -> None:
-    async with closing(PlacementStore(url)) as (other,), client.store.lead_feed() as feed:
-        assert feed is not None
+    async with closing(PlacementStore(url)) as (other,), _leading(client.store) as feed:
         await end_sessions(url)
 
-        async with other.lead_feed() as successor:
-            assert successor is not None
+        async with _leading(other) as successor:
             assert successor.published.term == feed.published.term + 1
         with pytest.raises(Unavailable):
             await feed.read()
+
+
+@asynccontextmanager
+async def _leading(store: PlacementStore) -> AsyncIterator[ChangeFeed]:
+    async with store.lead_feed() as feed:
+        assert feed is not None
+        yield feed
+
+
+@asynccontextmanager
+async def _committing_late(client: StoreClient) -> AsyncIterator[None]:
+    """A transaction that began before another, and commits after it."""
+    async with client.store.transaction() as late:
+        await _write(late, LATE)
+        await client.ask(EARLY)
+        yield
 
 
 async def _write(transaction: PlacementTransaction, order: ClaimResources) -> None:

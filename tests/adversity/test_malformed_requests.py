@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from placement_worker.api.routing import HttpRoute
 from placement_worker.api.values import NEWEST, Version
-from tests.adversity.json_places import places_in, with_replaced
 from tests.api.whole_app import HOST, NIC, NOBODY, RACK, WEB, Sent, Server, a_server
+from tests.json_places import places_in, with_replaced
 from tools.pages.placement_openapi import every_route
 
 ALLOCATIONS = {"allocations": {HOST: {"resources": {"VCPU": 1}}}, "project_id": "shop", "user_id": "ann"}
@@ -323,27 +323,9 @@ def some(examples: int) -> settings:
 
 
 @WITHOUT_DATABASE
-@given(sent=malformed_bodies())
-@some(250)
-def test_a_body_that_its_schema_refuses_is_refused_with_a_reason(asking: Asking, sent: Sent) -> None:
-    answer = asking.answer(sent)
-
-    assert refused_with_a_reason(answer), answer.text
-
-
-@WITHOUT_DATABASE
-@given(sent=bodies_that_are_no_json())
-@some(100)
-def test_a_body_that_is_no_json_is_refused_with_a_reason(asking: Asking, sent: Sent) -> None:
-    answer = asking.answer(sent)
-
-    assert refused_with_a_reason(answer), answer.text
-
-
-@WITHOUT_DATABASE
-@given(sent=malformed_queries())
-@some(150)
-def test_a_query_that_its_schema_refuses_is_refused_with_a_reason(asking: Asking, sent: Sent) -> None:
+@given(sent=st.one_of(malformed_bodies(), bodies_that_are_no_json(), malformed_queries()))
+@some(500)
+def test_what_its_schema_refuses_is_refused_with_a_reason(asking: Asking, sent: Sent) -> None:
     answer = asking.answer(sent)
 
     assert refused_with_a_reason(answer), answer.text

@@ -24,9 +24,9 @@ from engine.candidates.search import find_candidates
 from engine.inventories import InventoryState, ProviderId, ProviderState
 from tests.conformance.upstream import NEWEST, Asked, Upstream, ask
 from tests.properties.bounds import BOUNDED
-from tests.properties.random_forests import SHARES, TRAITS, queries, random_forests
+from tests.properties.random_forests import SHARES, TRAITS, index_of, queries, random_forests
 from tests.properties.reference_candidates import Told
-from tests.properties.test_candidates_properties import index_of, told_of
+from tests.properties.test_candidates_properties import told_of
 
 FLAT = "1.28"
 WORLDS, QUESTIONS = 12, 12

@@ -1,7 +1,8 @@
 """A guest that another cloud has built under libvirt is adopted while it runs, and left while it runs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -25,6 +26,7 @@ from tests.waiting import wait_for
 
 THEIRS = ConsumerId(UUID("c7a5fdbd-edaf-9455-926a-d65c16db1809"))
 NAME = "instance-00000007"
+T = TypeVar("T")
 DOMAIN = """
 <domain type='qemu'>
   <name>{name}</name>
@@ -59,9 +61,10 @@ class Adopter:
     def obey(self, order: HostOrder, state: AttemptState) -> str:
         """Obey an order to its end; why it failed."""
         self.driver.begin(order, 0)
-        return self.end_of(
-            AttemptRecord(cell="c1", host=self.driver.root, instance=THEIRS, attempt=1, state=state)
-        )
+        return self.end_of(self.order(AttemptRecord, state=state))
+
+    def order(self, kind: Callable[..., T], **fields: Any) -> T:
+        return kind(cell="c1", instance=THEIRS, attempt=1, host=self.driver.root, **fields)
 
     def end_of(self, attempt: AttemptRecord) -> str:
         # A build that has failed is told once.
@@ -75,9 +78,7 @@ class Adopter:
             ResourceAmount(provider=host, resource="MEMORY_MB", amount=32),
         )
         share = Share(host=host, amounts=amounts)
-        return AdoptGuest(
-            cell="c1", instance=THEIRS, attempt=1, host=host, flavor=Flavor(vcpus=1, ram_mb=32), share=share
-        )
+        return self.order(AdoptGuest, flavor=Flavor(vcpus=1, ram_mb=32), share=share)
 
     def reserved_mb(self) -> int:
         tree = self.driver.update_provider_tree(ProviderTree(self.driver.root), 0)
@@ -103,12 +104,6 @@ def host(tmp_path: Path, libvirtd: PrivateLibvirtd) -> Iterator[Adopter]:
             virsh(libvirtd.uri, "undefine", NAME)
 
 
-def order(
-    kind: type[StopInstance | StartInstance], host: Adopter, number: int
-) -> StopInstance | StartInstance:
-    return kind(cell="c1", instance=THEIRS, attempt=1, host=host.driver.root, number=number)
-
-
 def test_a_running_guest_is_adopted_as_it_is_and_destroyed_as_ours(host: Adopter) -> None:
     wait_for(lambda: host.reserved_mb() == 32)
 
@@ -118,13 +113,12 @@ def test_a_running_guest_is_adopted_as_it_is_and_destroyed_as_ours(host: Adopter
     (found,) = host.driver.has("c1")
     assert (found.instance, found.attempt, found.state) == (THEIRS, 1, AttemptState.BUILT)
 
-    assert host.obey(order(StopInstance, host, 1), AttemptState.STOPPING) == ""
+    assert host.obey(host.order(StopInstance, number=1), AttemptState.STOPPING) == ""
     assert not host.is_running()
-    assert host.obey(order(StartInstance, host, 1), AttemptState.STARTING) == ""
+    assert host.obey(host.order(StartInstance, number=1), AttemptState.STARTING) == ""
     assert host.is_running()
 
-    destroy = DestroyInstance(cell="c1", instance=THEIRS, attempt=1, host=host.driver.root)
-    assert host.obey(destroy, AttemptState.DESTROYED) == ""
+    assert host.obey(host.order(DestroyInstance), AttemptState.DESTROYED) == ""
     assert NAME not in domains(host.uri)
     assert not host.disk.exists()
     assert not host.folder.exists()
@@ -137,8 +131,7 @@ def test_an_adoption_whose_folder_cannot_be_written_leaves_the_guest_to_its_owne
 
     assert not host.metadata()
     assert host.is_running()
-    destroy = DestroyInstance(cell="c1", instance=THEIRS, attempt=1, host=host.driver.root)
-    assert host.obey(destroy, AttemptState.DESTROYED) == ""
+    assert host.obey(host.order(DestroyInstance), AttemptState.DESTROYED) == ""
     assert host.is_running()
     assert host.disk.exists()
 
@@ -147,8 +140,7 @@ def test_a_guest_that_is_left_runs_on_and_is_foreign_again(host: Adopter) -> Non
     assert host.obey(host.adoption(), AttemptState.BUILDING) == ""
     assert host.metadata()
 
-    leave = LeaveGuest(cell="c1", instance=THEIRS, attempt=1, host=host.driver.root)
-    assert host.obey(leave, AttemptState.DESTROYED) == ""
+    assert host.obey(host.order(LeaveGuest), AttemptState.DESTROYED) == ""
 
     assert host.is_running()
     assert not host.metadata()
@@ -165,14 +157,8 @@ def test_a_compute_that_ends_in_the_middle_of_an_adoption_adopts_or_touches_noth
     is_noted = noted == "noted"
     host.driver.close()
     host.driver = open_driver(host.settings)
-    attempt = AttemptRecord(
-        cell="c1",
-        host=host.driver.root,
-        instance=THEIRS,
-        attempt=1,
-        state=AttemptState.BUILDING,
-        begun_order=host.adoption() if is_noted else None,
-    )
+    noted_order = host.adoption() if is_noted else None
+    attempt = host.order(AttemptRecord, state=AttemptState.BUILDING, begun_order=noted_order)
 
     failure = host.end_of(attempt)
 

@@ -1,12 +1,13 @@
 """Small forests with few resources and much sharing, and queries that reach nearly all code of the search."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import TypeVar
 from uuid import UUID
 
 from hypothesis import strategies as st
 
+from engine.candidates.provider_index import ProviderIndex
 from engine.candidates.query import CandidatesQuery, Group
 from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState
 
@@ -29,6 +30,13 @@ LAYOUTS = (
 SUFFIXES = ("1", "2", "3")
 
 T = TypeVar("T")
+
+
+def index_of(states: Iterable[ProviderState]) -> ProviderIndex:
+    index = ProviderIndex()
+    for state in states:
+        index.put(state)
+    return index
 
 
 def provider_id(number: int) -> ProviderId:

@@ -14,18 +14,11 @@ from engine.candidates.query import CandidatesQuery, FoundCandidate, FoundCandid
 from engine.candidates.search import find_candidates
 from engine.inventories import ProviderState
 from tests.properties.bounds import BOUNDED, THOROUGH
-from tests.properties.random_forests import SHARES, TRAITS, queries, random_forests
+from tests.properties.random_forests import SHARES, TRAITS, index_of, queries, random_forests
 from tests.properties.reference_candidates import Told, reference_candidates
 
 # Each of these tests one more property of the same search.
 FEWER = settings(BOUNDED, max_examples=50)
-
-
-def index_of(states: Iterable[ProviderState]) -> ProviderIndex:
-    index = ProviderIndex()
-    for state in states:
-        index.put(state)
-    return index
 
 
 def telling(candidate: FoundCandidate) -> Told:

@@ -27,6 +27,7 @@ from tests.properties.random_forests import (
     SMALL_ASKS,
     SUFFIXES,
     TRAITS,
+    index_of,
     random_forests,
     rarely,
 )
@@ -76,13 +77,6 @@ def picture_of(states: Sequence[ProviderState]) -> Picture:
         if state.parent is None
     )
     return picture
-
-
-def index_of(states: Iterable[ProviderState]) -> ProviderIndex:
-    index = ProviderIndex()
-    for state in states:
-        index.put(state)
-    return index
 
 
 def query_of(spec: InstanceSpec) -> CandidatesQuery:

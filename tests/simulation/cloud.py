@@ -116,9 +116,7 @@ class Cloud:
     # Start and end
 
     async def open(self) -> None:
-        connection = self.memory.connect("")
-        await connection.declare(self._objects)
-        await connection.close()
+        await self._declare()
         if self.ironic is None:
             self._start_all((*WORKERS, *COMPUTES, *CLIENTS))
         else:
@@ -411,13 +409,13 @@ class Cloud:
         work = self.rows.nodes.set_draining(daemon, draining=draining)
         self._tasks.append(self._loop.create_task(work))
 
-    def _declare_again(self) -> None:
-        async def declare() -> None:
-            connection = self.memory.connect("")
-            await connection.declare(self._objects)
-            await connection.close()
+    async def _declare(self) -> None:
+        connection = self.memory.connect("")
+        await connection.declare(self._objects)
+        await connection.close()
 
-        self._tasks.append(self._loop.create_task(declare()))
+    def _declare_again(self) -> None:
+        self._tasks.append(self._loop.create_task(self._declare()))
 
     # Knowledge for intruders
 

@@ -18,6 +18,7 @@ from bus.unreadable import Unreadable
 from kit.settings import BadSetting, Section
 from moor.commands import app
 from moor.worker_settings import SECTIONS
+from tests.json_places import with_replaced
 from tests.unit.examples import EXAMPLES
 from tools.pages.golden import enveloped
 
@@ -88,14 +89,6 @@ def fits(kind: Any, value: Any) -> bool:
     return isinstance(value, dict) and (not kind.tag_field or value.get(kind.tag_field) == kind.tag)
 
 
-def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    if not path:
-        return new
-    copy = value.copy()
-    copy[path[0]] = changed(value[path[0]], path[1:], new)
-    return copy
-
-
 @pytest.mark.parametrize("example", EXAMPLES, ids=type_of)
 def test_a_message_with_as_much_as_its_type_says_is_read_and_with_one_more_it_is_not(
     example: Message,
@@ -104,7 +97,7 @@ def test_a_message_with_as_much_as_its_type_says_is_read_and_with_one_more_it_is
     wrong = {}
     for path, most, beyond in places(kinds.type_info(type(example)), whole["message"]):
         read, refused = [
-            CODEC.decode(msgspec.json.encode(changed(whole, ("message", *path), each)))
+            CODEC.decode(msgspec.json.encode(with_replaced(whole, ("message", *path), each)))
             for each in (most, beyond)
         ]
         if not isinstance(read, Envelope):
