@@ -55,7 +55,9 @@ async def ends(here: Movers, instance: InstanceId, outcome: str) -> InstanceStat
 
 
 @STAGES
-async def test_an_unshelve_into_a_full_cloud_waits_and_gets_the_room(bus: str, books: str) -> None:
+async def test_an_unshelve_into_a_full_cloud_waits_gets_the_room_and_has_one_entry_in_the_history(
+    bus: str, books: str
+) -> None:
     async with offloaded(bus, books) as (here, saved, full):
         answer = await here.move(saved, "unshelve", wait=structs.replace(LONG, priority=7))
 
@@ -66,24 +68,15 @@ async def test_an_unshelve_into_a_full_cloud_waits_and_gets_the_room(bus: str, b
         assert told.waiting.reason.startswith("no host among 1: 1 removed by capacity")
         assert told.no_valid_host is not None
         await here.move(saved, "unshelve", wait=structs.replace(LONG, priority=7))
+        going = await here.setup.ask(AskMoves(), MovesFound)
+        assert [(each.what, each.outcome) for each in going.moves] == [("unshelve", "waiting")]
+        assert going.moves[0].failure.startswith("waits for room until ")
 
         await here.setup.delete(full)
 
         there = await here.until(saved, "active", "done")
         assert (there.host, there.waiting, there.no_valid_host) == ("h1", None, None)
         await here.until_used(h1=1)
-
-
-@STAGES
-async def test_the_history_has_one_entry_of_a_move_that_waited(bus: str, books: str) -> None:
-    async with offloaded(bus, books) as (here, saved, full):
-        await here.move(saved, "unshelve", wait=LONG)
-        going = await here.setup.ask(AskMoves(), MovesFound)
-        assert [(each.what, each.outcome) for each in going.moves] == [("unshelve", "waiting")]
-        assert going.moves[0].failure.startswith("waits for room until ")
-        await here.setup.delete(full)
-        await here.until(saved, "active", "done")
-
         found = await here.setup.ask(AskHistory(instance=saved), HistoryFound)
 
         assert [(each.what, each.outcome, each.failure) for each in found.changes] == [

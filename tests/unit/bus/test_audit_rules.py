@@ -65,35 +65,40 @@ def test_a_way_back_that_placement_has_not_or_has_otherwise_is_a_fault() -> None
     assert len(versions) == 2
 
 
-def test_a_claim_beside_instances_has_leaked_unless_an_instance_may_need_it() -> None:
-    needed = NeededClaims()
+def test_a_claim_beside_instances_has_leaked() -> None:
     assert is_claim_alone(alone())
 
     (leak,) = faults_alone(alone(), SIGHT, PLACES)
     assert leak.kind == rules.LEAK
     assert isinstance(leak.mend, MendConsumer)
     assert leak.mend.claim is None
-    needed.note(a_view(), SIGHT)
-    assert not needed.may_be_needed(alone())
-    needed.note(moved(), SIGHT)
-    assert needed.may_be_needed(alone())
 
 
-def test_a_claim_that_a_doubtful_row_may_have_named_has_not_leaked() -> None:
-    """A host has attempt 2 of the instance, and its cell's row is of attempt 1: the row may come from a backup."""
+# A host has attempt 2 of the instance, and its cell's row is of attempt 1: the row may come from a backup.
+DOUBTFUL = structs.replace(a_view(on=1, attempt=2), in_cells=a_view(on=0, attempt=1).in_cells)
+
+
+@pytest.mark.parametrize(
+    ("view", "claim", "may_be"),
+    [
+        (a_view(), alone(), False),
+        (moved(), alone(), True),
+        (DOUBTFUL, alone(), True),
+        (DOUBTFUL, alone(attempt=3, generation=3), False),
+        (DOUBTFUL, alone(cell="c2"), False),
+        (DOUBTFUL, alone(project="bank"), False),
+        (DOUBTFUL, alone(type="VOLUME"), False),
+        # Without a consumer nobody knows the project.
+        (structs.replace(DOUBTFUL, consumer=None), alone(project="bank"), True),
+    ],
+)
+def test_a_claim_that_an_instance_may_need_has_not_leaked(
+    view: InstanceView, claim: InstanceView, *, may_be: bool
+) -> None:
     needed = NeededClaims()
-    doubtful = structs.replace(a_view(on=1, attempt=2), in_cells=a_view(on=0, attempt=1).in_cells)
+    needed.note(view, SIGHT)
 
-    needed.note(doubtful, SIGHT)
-
-    assert needed.may_be_needed(alone())
-    assert not needed.may_be_needed(alone(attempt=3, generation=3))
-    assert not needed.may_be_needed(alone(cell="c2"))
-    assert not needed.may_be_needed(alone(project="bank"))
-    assert not needed.may_be_needed(alone(type="VOLUME"))
-    # Without a consumer nobody knows the project.
-    needed.note(structs.replace(doubtful, consumer=None), SIGHT)
-    assert needed.may_be_needed(alone(project="bank"))
+    assert needed.may_be_needed(claim) is may_be
 
 
 def test_a_leak_in_the_name_of_an_unknown_cell_is_named_and_kept() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -15,10 +16,11 @@ from engine.inventories import ConsumerId
 from ironic_sync.core.deploying import Finish, Gone, ended
 from ironic_sync.core.node import PROVISION_STATES, Node
 from ironic_sync.core.offers import CellMap
-from ironic_sync.core.rows import AT_ONCE, Alarms, Answer, Deployed, Ended, NodeDeploy, NodeRow, Rebuilt
+from ironic_sync.core.rows import AT_ONCE, Alarms, Answer, Deployed, Ended, NodeRow, Rebuilt
 from ironic_sync.core.settling import (
     ENDED_MAX,
     NO_API,
+    NODE_DELETED,
     NodePolicy,
     Order,
     after_change,
@@ -97,6 +99,46 @@ def freed(row: NodeRow) -> NodeRow:
 
 def settle(row: NodeRow) -> NodeRow:
     return settled(row, POLICY)
+
+
+LEFTOVER = a_row(node=a_node(instance_uuid=OURS), ended=(Ended(instance=OURS, attempt=4),))
+TAKEN_OFF = structs.replace(UNDEPLOYING, attempt=4, is_leftover=True, started_at=None)
+# Ironic may have received a request of an abandoned deploy late; these are no leftovers.
+NO_LEFTOVERS: dict[str, dict[str, object]] = {
+    "nothing of it has ended": {"ended": ()},
+    "another instance is there": {"node": a_node(instance_uuid=THEIRS)},
+    "no instance is there": {"node": a_node()},
+    "another attempt of it is active": {"deployed": ACTIVE},
+    "a later attempt of it lives": {"deployed": structs.replace(ACTIVE, attempt=5)},
+    "an order is under way": {"deploy": OF_THEIRS},
+    "the node is deleted": {"is_deleted": True},
+    "there is no node": {"node": None},
+    "its owner has not read it": {"epoch": 2},
+    # Ironic may be restored from a backup, and know nothing of what lives there.
+    "Ironic was restored": {"older_than": NOON},
+}
+WITH_OURS = NodeRow(id=NODE_ID, version=3, cell="c1", node=a_node(instance_uuid=OURS), deployed=ACTIVE)
+LOST = SpawnFailed(cell="c1", instance=OURS, attempt=1, host=NODE_ID, reason=NODE_DELETED, number=1)
+AGAIN_ON_ITS_NODE = InstanceSpawned(cell="c1", instance=OURS, attempt=1, host=NODE_ID, number=2, kind=NODE)
+WAS_GONE = Rebuilt(number=1, failure="the node is deleted in Ironic", is_active=False)
+BACK = a_row(node=ON_NODE, deployed=structs.replace(ACTIVE, gone_or_back=1, rebuilt=WAS_GONE))
+NOT_BEYOND_DOUBT: dict[str, dict[str, object]] = {
+    "it is still deleted": {"is_deleted": True},
+    "a doubt": {"doubts": ("a doubt",)},
+    "it is doubted": {"is_doubted": True},
+    "it is missing": {"missing_since_us": 1},
+    "another instance is there": {"node": a_node(provision_state="active", instance_uuid=THEIRS)},
+    "no instance is there": {"node": a_node()},
+    "its deploy failed": {"node": a_node(instance_uuid=OURS, provision_state="deploy failed")},
+    "an order is under way": {"deploy": a_deploy(kind="undeploy")},
+}
+OF_IRONIC = a_node(provision_state="active", instance_uuid=THEIRS)
+ENDED_THERE = (Ended(instance=THEIRS, attempt=1), Ended(instance=OURS, attempt=1))
+IN_DISCORD = f"instance {OURS} lives here by the books, and Ironic has"
+
+
+def is_deleted(row: NodeRow) -> NodeRow:
+    return structs.replace(row, is_deleted=True)
 
 
 def finished(step: Finish | Gone) -> Callable[[NodeRow], NodeRow]:
@@ -289,6 +331,101 @@ CASES: dict[str, tuple[NodeRow, list[Step]]] = {
             (finished(Gone()), None, {"deploy": None, "deployed": None}),
         ],
     ),
+    "an instance that came to the node after its attempt was over is taken off": (
+        LEFTOVER,
+        [
+            (with_leftover, None, {"deploy": TAKEN_OFF}),
+            # Now its conductor waits for it.
+            (an_undeploy(attempt=4), None, {"deploy": structs.replace(TAKEN_OFF, is_leftover=False)}),
+        ],
+    ),
+    **{
+        f"what is on a node is no leftover: {why}": (
+            structs.replace(LEFTOVER, **fields),
+            [(with_leftover, None, None)],
+        )
+        for why, fields in NO_LEFTOVERS.items()
+    },
+    "the conductor of an instance hears once that its node is deleted": (
+        WITH_OURS,
+        [
+            (with_lost_instance, None, None),
+            (is_deleted, None, {"is_deleted": True}),
+            (with_lost_instance, None, {"answers": (LOST,), "due_at": AT_ONCE}),
+            (with_lost_instance, None, None),
+        ],
+    ),
+    "an undeploy ends what is lost with its node": (
+        structs.replace(WITH_OURS, is_deleted=True, deploy=a_deploy(kind="undeploy")),
+        [(with_lost_instance, None, None)],
+    ),
+    "a deleted node of which something was heard since is read first": (
+        structs.replace(WITH_OURS, is_deleted=True, is_doubted=True),
+        [(with_lost_instance, None, None)],
+    ),
+    "the conductor hears once that the node is back with the instance": (
+        BACK,
+        [
+            (
+                with_lost_instance,
+                None,
+                {
+                    "answers": (AGAIN_ON_ITS_NODE,),
+                    "due_at": AT_ONCE,
+                    "deployed": structs.replace(
+                        ACTIVE, gone_or_back=2, rebuilt=structs.replace(WAS_GONE, is_active=True)
+                    ),
+                },
+            ),
+            (with_lost_instance, None, None),
+            (is_deleted, None, {"is_deleted": True}),
+            (
+                with_lost_instance,
+                None,
+                {"answers": (AGAIN_ON_ITS_NODE, structs.replace(LOST, number=3))},
+            ),
+        ],
+    ),
+    **{
+        f"the conductor does not hear that the node is back before that is beyond doubt: {why}": (
+            structs.replace(BACK, **fields),
+            [(with_lost_instance, None, None)],
+        )
+        for why, fields in NOT_BEYOND_DOUBT.items()
+    },
+    "what lives on a node by the books is not wiped since Ironic has an ended instance there": (
+        a_row(node=OF_IRONIC, deployed=LIVING, ended=ENDED_THERE),
+        [
+            (
+                settle,
+                None,
+                {
+                    "deploy": None,
+                    "offer.reserved": True,
+                    "trouble": f"{IN_DISCORD} instance {THEIRS} on the node",
+                },
+            )
+        ],
+    ),
+    "of two that have ended Ironic's one is taken off": (
+        a_row(
+            node=OF_IRONIC,
+            deployed=LIVING,
+            ended=(ENDED_THERE[0], Ended(instance=OURS, attempt=2)),
+        ),
+        [(settle, None, {"deploy.kind": "undeploy", "deploy.instance": THEIRS})],
+    ),
+    "a node that Ironic believes to be free is not offered nor built on while an instance lives there": (
+        a_row(deployed=LIVING),
+        [
+            (
+                settle,
+                None,
+                {"offer.reserved": True, "offer.reasons": (f"{IN_DISCORD} no instance on the node",)},
+            ),
+            (an_order(THEIRS), "lives here by the books", {"deploy": None}),
+        ],
+    ),
 }
 
 
@@ -302,7 +439,7 @@ def test_what_orders_make_of_the_row_of_a_node_and_what_is_answered(case: str) -
             assert told in answer.reason
         else:
             assert answer == told
-        assert {name: getattr(now, name) for name in says or ()} == (says or {})
+        assert {path: attrgetter(path)(now) for path in says or ()} == (says or {})
         assert says or now is row
         row = now
 
@@ -408,34 +545,6 @@ def test_tombstones_are_bounded_and_each_instance_has_its_latest() -> None:
     assert with_end(row, row.ended[-1].instance, 1) is row
 
 
-def test_an_instance_that_came_to_the_node_after_its_attempt_was_over_is_taken_off() -> None:
-    over = a_row(node=a_node(instance_uuid=OURS), ended=(Ended(instance=OURS, attempt=4),))
-
-    taken = with_leftover(over)
-
-    assert taken.deploy == NodeDeploy(
-        kind="undeploy", cell="c1", instance=OURS, attempt=4, is_leftover=True, due_at=AT_ONCE
-    )
-    waited_for, answer = after(taken, an_undeploy(attempt=4))
-    assert answer is None
-    assert waited_for.deploy is not None
-    assert not waited_for.deploy.is_leftover
-    for alone in (
-        a_row(node=a_node(instance_uuid=OURS)),
-        structs.replace(over, node=a_node(instance_uuid=THEIRS)),
-        structs.replace(over, node=a_node()),
-        structs.replace(over, deployed=ACTIVE),
-        structs.replace(over, deploy=OF_THEIRS),
-        structs.replace(over, is_deleted=True),
-        structs.replace(over, node=None),
-        structs.replace(over, epoch=2),
-        # Ironic may be restored from a backup, and know nothing of what lives there.
-        structs.replace(over, older_than=NOON),
-        structs.replace(over, deployed=structs.replace(ACTIVE, attempt=5)),
-    ):
-        assert with_leftover(alone) is alone
-
-
 EARLY, LATE = (NOON + timedelta(hours=hours) for hours in (-1, 1))
 
 
@@ -485,60 +594,6 @@ def test_daemons_take_off_by_themselves_so_many_and_none_after_a_restore(alarms:
     assert (why in said, bool(said)) == (True, bool(why))
 
 
-def test_the_conductor_of_an_instance_hears_once_that_its_node_is_deleted() -> None:
-    done = Deployed(cell="c1", instance=OURS, attempt=1)
-    row = NodeRow(id=NODE_ID, version=3, cell="c1", node=a_node(instance_uuid=OURS), deployed=done)
-
-    assert with_lost_instance(row) is row
-    lost = with_lost_instance(structs.replace(row, is_deleted=True))
-    (answer,) = lost.answers
-    assert isinstance(answer, SpawnFailed)
-    assert (answer.instance, answer.attempt, answer.cell) == (OURS, 1, "c1")
-    assert "was deleted in Ironic" in answer.reason
-    assert lost.due_at == AT_ONCE
-    assert with_lost_instance(lost) is lost, "once"
-
-    busy = structs.replace(row, is_deleted=True, deploy=a_deploy(kind="undeploy"))
-    assert with_lost_instance(busy) is busy, "the undeploy ends it"
-
-    doubted = structs.replace(row, is_deleted=True, is_doubted=True)
-    assert with_lost_instance(doubted) is doubted, (
-        "something was heard after its deletion, so it is read first"
-    )
-
-
-def test_the_conductor_hears_once_that_the_node_is_back_with_the_instance_beyond_doubt() -> None:
-    there = a_node(instance_uuid=OURS, provision_state="active")
-    rebuilt = Rebuilt(number=1, failure="the node is deleted in Ironic", is_active=False)
-    done = structs.replace(ACTIVE, gone_or_back=1, rebuilt=rebuilt)
-    lost = a_row(node=there, deployed=done, is_deleted=True)
-    read = structs.replace(lost, is_deleted=False)
-
-    for doubtful in (
-        lost,
-        structs.replace(read, doubts=("a doubt",)),
-        structs.replace(read, is_doubted=True),
-        structs.replace(read, missing_since_us=1),
-        structs.replace(read, node=a_node(provision_state="active", instance_uuid=THEIRS)),
-        structs.replace(read, node=a_node()),
-        structs.replace(read, node=a_node(instance_uuid=OURS, provision_state="deploy failed")),
-        structs.replace(read, deploy=a_deploy(kind="undeploy")),
-    ):
-        assert with_lost_instance(doubtful) is doubtful
-
-    back = with_lost_instance(read)
-    (answer,) = back.answers
-    assert isinstance(answer, InstanceSpawned)
-    assert (answer.instance, answer.attempt, answer.number, answer.kind) == (OURS, 1, 2, NODE)
-    assert back.due_at == AT_ONCE
-    assert with_lost_instance(back) is back, "once"
-    assert back.deployed is not None
-    assert back.deployed.rebuilt == structs.replace(rebuilt, is_active=True)
-
-    again = with_lost_instance(structs.replace(back, is_deleted=True))
-    assert [each.number for each in again.answers if not isinstance(each, InstanceDestroyed)] == [2, 3]
-
-
 def test_a_rebuild_does_not_forget_what_the_conductor_was_told_of_its_node() -> None:
     row = a_row(deployed=structs.replace(ACTIVE, gone_or_back=1), is_deleted=True)
 
@@ -546,37 +601,6 @@ def test_a_rebuild_does_not_forget_what_the_conductor_was_told_of_its_node() -> 
 
     assert after_it.deployed is not None
     assert after_it.deployed.gone_or_back == 1
-
-
-def test_what_lives_on_a_node_by_the_books_is_not_wiped_since_ironic_has_an_ended_instance_there() -> None:
-    over = (Ended(instance=THEIRS, attempt=1), Ended(instance=OURS, attempt=1))
-    row = a_row(node=a_node(provision_state="active", instance_uuid=THEIRS), deployed=LIVING, ended=over)
-
-    after_it = settled(row, POLICY)
-
-    assert after_it.deploy is None
-    assert after_it.offer is not None
-    assert after_it.offer.reserved
-    assert any(
-        f"instance {OURS} lives here by the books, and Ironic has instance {THEIRS}" in reason
-        for reason in after_it.offer.reasons
-    )
-    # Of two that have ended, Ironic's one is taken off.
-    ended = structs.replace(row, ended=(Ended(instance=THEIRS, attempt=1), Ended(instance=OURS, attempt=2)))
-    assert settled(ended, POLICY).deploy is not None
-
-
-def test_a_node_that_ironic_believes_to_be_free_is_not_offered_while_an_instance_lives_there() -> None:
-    row = settled(a_row(deployed=LIVING), POLICY)
-
-    assert row.offer is not None
-    assert row.offer.reserved
-    assert f"instance {OURS} lives here by the books, and Ironic has no instance" in row.offer.reasons[0]
-    # Nor is it built on, if an order comes nevertheless.
-    refused, answer = after(row, an_order(THEIRS))
-    assert isinstance(answer, SpawnFailed)
-    assert "lives here by the books" in answer.reason
-    assert refused.deploy is None
 
 
 @pytest.mark.parametrize("state", sorted(PROVISION_STATES.keys() - {"active"}, key=str))

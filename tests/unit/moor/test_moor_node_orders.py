@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from ironic_sync.core.offers import CellMap
 from kit import rest
@@ -40,11 +40,25 @@ AWAY = "http://127.0.0.1:1"
 )
 def test_invalid_cleaning_steps_are_refused(steps: str, told: str, tmp_path: Path) -> None:
     for given in (steps, written(tmp_path, steps)):
-        ran = CliRunner().invoke(app, ["node", "clean", "n1", "--ironic", AWAY, "--steps", given])
+        output = plain(ran(AWAY, "clean", "n1", "--steps", given, ends=2).output)
 
-        assert ran.exit_code == 2
-        assert "--steps is" in plain(ran.output)
-        assert told in plain(ran.output) or given != steps
+        assert "--steps is" in output
+        assert told in output or given != steps
+
+
+def ran(url: str, *words: str, ends: int = 0) -> Result:
+    """This `moor node` command, which ends with this status."""
+    result = CliRunner().invoke(app, ["node", *words, "--ironic", url])
+    assert result.exit_code == ends, result.output
+    return result
+
+
+def ordered(url: str, *words: str) -> dict[str, Any]:
+    """The result of this `moor node` command as JSON."""
+    found = json.loads(ran(url, *words, "-o", "json").stdout)
+    first = found[0] if isinstance(found, list) else found
+    assert isinstance(first, dict)
+    return first
 
 
 @contextmanager
@@ -74,33 +88,18 @@ def an_ironic(power_s: float = 0.05, *, nodes: int = 2) -> Iterator[tuple[Simula
 def test_nodes_are_cleaned_by_hand_by_the_steps_that_are_given(tmp_path: Path) -> None:
     steps = '[{"interface": "deploy", "step": "erase_devices_metadata", "args": {"fast": true}}]'
     with an_ironic() as (ironic, url):
-        here = ("--ironic", url, "-o", "json")
-        assert CliRunner().invoke(app, ["node", "manage", "node-00000", *here]).exit_code == 0
+        ran(url, "manage", "node-00000")
         for given in (steps, written(tmp_path, steps)):
-            ran = CliRunner().invoke(app, ["node", "clean", "node-00000", "--steps", given, *here])
-
-            assert ran.exit_code == 0, ran.output
-            (cleaned,) = json.loads(ran.output)
+            cleaned = ordered(url, "clean", "node-00000", "--steps", given)
             assert cleaned["ironic"]["provision_state"] == "manageable"
         # Ironic refuses this for a node that is available, and names the node.
-        ran = CliRunner().invoke(app, ["node", "clean", "node-00001", "--steps", steps, *here])
-        assert ran.exit_code == 1
-        assert "Ironic refuses 'clean' (400)" in plain(ran.output)
+        refused = ran(url, "clean", "node-00001", "--steps", steps, ends=1)
+        assert "Ironic refuses 'clean' (400)" in plain(refused.output)
         # `manage` is reported once, each cleaning when it starts and when it ends.
         assert ironic.published == 5
 
 
 INSTANCE = "11111111-2222-3333-4444-555555555555"
-
-
-def ordered(url: str, *words: str) -> dict[str, Any]:
-    """The result of this `moor node` command as JSON."""
-    ran = CliRunner().invoke(app, ["node", *words, "--ironic", url, "-o", "json"])
-    assert ran.exit_code == 0, ran.output
-    found = json.loads(ran.stdout)
-    first = found[0] if isinstance(found, list) else found
-    assert isinstance(first, dict)
-    return first
 
 
 def deployed(ironic: SimulatedIronic) -> str:
@@ -124,34 +123,29 @@ def test_the_power_of_an_instances_node_is_switched_by_the_instances_id() -> Non
             )
         assert ordered(url, "show", INSTANCE)["ironic"]["instance_uuid"] == INSTANCE
         # No node has another instance.
-        nobody = CliRunner().invoke(app, ["node", "power", "off", INSTANCE[:-1] + "6", "--ironic", url])
-        assert nobody.exit_code == 1
+        nobody = ran(url, "power", "off", INSTANCE[:-1] + "6", ends=1)
         assert "there is no node" in plain(nobody.output)
 
 
 def test_a_node_is_rescued_with_a_new_password_and_released_again(tmp_path: Path) -> None:
     with an_ironic() as (ironic, url):
         node = deployed(ironic)
-        ran = CliRunner().invoke(app, ["node", "rescue", INSTANCE, "--ironic", url, "-o", "json"])
-        assert ran.exit_code == 0, ran.output
-        assert json.loads(ran.stdout)[0]["ironic"]["provision_state"] == "rescue"
-        assert re.search(r"the password of user rescue is [\w-]{16}$", plain(ran.stderr))
+        rescued = ran(url, "rescue", INSTANCE, "-o", "json")
+        assert json.loads(rescued.stdout)[0]["ironic"]["provision_state"] == "rescue"
+        assert re.search(r"the password of user rescue is [\w-]{16}$", plain(rescued.stderr))
         assert ordered(url, "unrescue", node)["ironic"]["provision_state"] == "active"
 
         file = tmp_path / "password"
         file.write_text("of-mine\n")
-        ran = CliRunner().invoke(app, ["node", "rescue", node, "--password-file", str(file), "--ironic", url])
-        assert ran.exit_code == 0, ran.output
-        assert "of-mine" not in ran.output
-        assert "the password of user rescue" not in ran.output
+        rescued = ran(url, "rescue", node, "--password-file", str(file))
+        assert "of-mine" not in rescued.output
+        assert "the password of user rescue" not in rescued.output
         file.write_text("\n")
-        ran = CliRunner().invoke(app, ["node", "rescue", node, "--password-file", str(file), "--ironic", url])
-        assert ran.exit_code == 2
+        ran(url, "rescue", node, "--password-file", str(file), ends=2)
         # It needs an instance.
-        ran = CliRunner().invoke(app, ["node", "rescue", "node-00001", "--ironic", url])
-        assert ran.exit_code == 1
-        assert "Ironic refuses 'rescue' (400)" in plain(ran.output)
-        assert "the password of user rescue" not in ran.output
+        refused = ran(url, "rescue", "node-00001", ends=1)
+        assert "Ironic refuses 'rescue' (400)" in plain(refused.output)
+        assert "the password of user rescue" not in refused.output
 
 
 @pytest.fixture
@@ -170,10 +164,7 @@ def test_an_order_waits_until_ironic_has_finished_the_one_before(words: tuple[st
         name = "node-00001" if words == ("manage",) else "node-00000"
         deployed(ironic)
         ironic.set_power(name, "rebooting")
-        ran = CliRunner().invoke(app, ["node", *words, name, "--ironic", url, "-o", "json"])
-
-        assert ran.exit_code == 0, ran.output
-        assert plain(ran.stderr).count("is locked by host ironic-sim-1") == 1
+        assert plain(ran(url, *words, name).stderr).count("is locked by host ironic-sim-1") == 1
 
 
 @pytest.mark.usefixtures("_once")
@@ -194,14 +185,11 @@ def test_nodes_without_an_order_are_named_if_ironic_goes_away_or_hangs(
     with an_ironic(nodes=3) as (_, url):
         last = "node-00002"
         names = ["node-00000", "node-00001", last]
-        ran = CliRunner().invoke(
-            app, ["node", "maintenance", "on", *names, "--reason", "x", "--ironic", url, "-o", "json"]
-        )
+        told = ran(url, "maintenance", "on", *names, "--reason", "x", "-o", "json", ends=1)
 
-        assert ran.exit_code == 1
-        assert "node node-00001: " in plain(ran.stderr)
-        assert f"nothing was ordered for {last}" in plain(ran.stderr)
-        assert [each["ironic"]["maintenance"] for each in json.loads(ran.stdout)] == [True, False, False]
+        assert "node node-00001: " in plain(told.stderr)
+        assert f"nothing was ordered for {last}" in plain(told.stderr)
+        assert [each["ironic"]["maintenance"] for each in json.loads(told.stdout)] == [True, False, False]
 
 
 def test_a_node_that_is_named_twice_gets_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,12 +203,10 @@ def test_a_node_that_is_named_twice_gets_one_order(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(SimulatedIronic, "set_power", noted)
     with an_ironic() as (ironic, url):
         ident = next(each.uuid for each in ironic.nodes.values() if each.name == "node-00000")
-        words = ["node", "power", "reboot", "node-00000", ident, "node-00000", "--ironic", url, "-o", "json"]
-        ran = CliRunner().invoke(app, words)
+        told = ran(url, "power", "reboot", "node-00000", ident, "node-00000", "-o", "json")
 
-        assert ran.exit_code == 0, ran.output
         assert orders == [ident]
-        assert len(json.loads(ran.stdout)) == 1
+        assert len(json.loads(told.stdout)) == 1
 
 
 def written(place: Path, text: str) -> str:
