@@ -8,7 +8,7 @@ from typing import Any
 import pytest_asyncio
 
 from moor.dashboard.service import DashboardFlags, dashboard_options
-from tests.unit.moor.dashboard_visits import USERS, FakeCloud, Visit, Visited
+from tests.unit.moor.dashboard_visits import USERS, FakeBrowser, FakeCloud, Visit, Visited
 
 
 @pytest_asyncio.fixture
@@ -25,3 +25,13 @@ async def visit(tmp_path: Path) -> AsyncIterator[Visit]:
             return visited
 
         yield started
+
+
+@pytest_asyncio.fixture
+async def visited(visit: Visit) -> Visited:
+    return await visit()
+
+
+@pytest_asyncio.fixture
+async def root(visited: Visited) -> FakeBrowser:
+    return await visited.logged_in("root")

@@ -14,15 +14,15 @@ from moor.dashboard.access import (
 )
 from placement_worker.api.values import Caller
 from tests.api.fake_keystone import FakeKeystone
-from tests.unit.moor.dashboard_visits import PASSWORD, Visit, hidden
+from tests.unit.moor.dashboard_visits import PASSWORD, Visit, Visited, hidden
 from tests.waiting import Clock
 
 HOST_MODE = "/orders/set-host?host=h1&mode=down"
 
 
 @pytest.mark.asyncio
-async def test_a_person_is_sent_to_the_form_and_then_to_the_page_they_wanted(visit: Visit) -> None:
-    browser = (await visit()).browser()
+async def test_a_person_is_sent_to_the_form_and_then_to_the_page_they_wanted(visited: Visited) -> None:
+    browser = visited.browser()
 
     sent = await browser.get("/instances?state=active")
     assert (sent.status_code, sent.headers["location"]) == (303, "/login?next=%2Finstances%3Fstate%3Dactive")
@@ -34,8 +34,8 @@ async def test_a_person_is_sent_to_the_form_and_then_to_the_page_they_wanted(vis
 
 
 @pytest.mark.asyncio
-async def test_a_program_is_not_sent_to_a_form(visit: Visit) -> None:
-    browser = (await visit()).browser()
+async def test_a_program_is_not_sent_to_a_form(visited: Visited) -> None:
+    browser = visited.browser()
     asked = await browser.get("/", headers={"accept": "text/event-stream"})
     tried = await browser.get("/", auth=("ann", "wrong"))
 
@@ -48,8 +48,8 @@ async def test_a_program_is_not_sent_to_a_form(visit: Visit) -> None:
 @pytest.mark.parametrize(
     "then", ["//evil.example", "https://evil.example/", "/\\evil.example", "evil", "/a\tb", "/ö"]
 )
-async def test_the_form_leads_nowhere_else(then: str, visit: Visit) -> None:
-    browser = (await visit()).browser()
+async def test_the_form_leads_nowhere_else(then: str, visited: Visited) -> None:
+    browser = visited.browser()
     page = await browser.get("/login", params={"next": then})
     fields = {**hidden(page), "next": then, "user": "root", "password": PASSWORD}
 
@@ -59,8 +59,7 @@ async def test_the_form_leads_nowhere_else(then: str, visit: Visit) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("scheme", "prefix"), [("http", ""), ("https", "__Host-")])
-async def test_the_cookie_is_for_this_dashboard_alone(scheme: str, prefix: str, visit: Visit) -> None:
-    visited = await visit()
+async def test_the_cookie_is_for_this_dashboard_alone(scheme: str, prefix: str, visited: Visited) -> None:
     browser = visited.browser(scheme=scheme)
     page = await browser.get("/login")
     # By HTTP, a browser would not return what is for HTTPS.
@@ -87,8 +86,7 @@ async def test_the_cookie_is_for_this_dashboard_alone(scheme: str, prefix: str, 
         {},
     ],
 )
-async def test_nobody_else_gets_in_and_the_form_says_why(fields: dict[str, str], visit: Visit) -> None:
-    visited = await visit()
+async def test_nobody_else_gets_in_and_the_form_says_why(fields: dict[str, str], visited: Visited) -> None:
     browser = visited.browser()
     answer = await browser.log_in(**fields)
 
@@ -121,8 +119,7 @@ async def test_of_a_flood_of_logins_most_are_told_to_try_again(address: str, vis
 
 
 @pytest.mark.asyncio
-async def test_another_site_cannot_log_a_browser_in(visit: Visit) -> None:
-    visited = await visit()
+async def test_another_site_cannot_log_a_browser_in(visited: Visited) -> None:
     browser, others = visited.browser(), visited.browser()
     right = {"user": "ann", "password": PASSWORD}
     own = hidden(await browser.get("/login"))
@@ -144,8 +141,7 @@ async def test_another_site_cannot_log_a_browser_in(visit: Visit) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_secret_that_was_planted_before_opens_nothing_after_a_login(visit: Visit) -> None:
-    visited = await visit()
+async def test_a_secret_that_was_planted_before_opens_nothing_after_a_login(visited: Visited) -> None:
     attacker = await visited.logged_in("bob")
     planted = attacker.cookies[visited.cookie]
     victim = visited.browser()
@@ -163,8 +159,7 @@ async def test_a_secret_that_was_planted_before_opens_nothing_after_a_login(visi
 
 
 @pytest.mark.asyncio
-async def test_after_a_logout_the_cookie_and_its_forms_are_void(visit: Visit) -> None:
-    visited = await visit()
+async def test_after_a_logout_the_cookie_and_its_forms_are_void(visited: Visited) -> None:
     browser = await visited.logged_in("root")
     form = await browser.form_of(HOST_MODE)
     secret = browser.cookies[visited.cookie]

@@ -12,7 +12,8 @@ from tests.unit.moor.dashboard_visits import (
     PASSWORD,
     SCRIPT,
     SHOPS,
-    Visit,
+    FakeBrowser,
+    Visited,
     hidden,
 )
 from tests.waiting import until
@@ -23,10 +24,9 @@ DOWN = "/orders/set-host?host=c1%2Fh1&mode=down"
 DELETE = f"/orders/delete?instance={SHOPS}"
 
 
-async def test_an_order_is_asked_about_then_sent_and_says_who_sent_it(visit: Visit) -> None:
-    visited = await visit()
-    root = await visited.logged_in("root")
-
+async def test_an_order_is_asked_about_then_sent_and_says_who_sent_it(
+    visited: Visited, root: FakeBrowser
+) -> None:
     page = await root.get(DOWN)
     assert "Set c1/h1 down?" in page.text
     assert "<b>2</b> instances are concerned" in page.text
@@ -40,9 +40,9 @@ async def test_an_order_is_asked_about_then_sent_and_says_who_sent_it(visit: Vis
     assert "Ordered by root" in done.text
 
 
-async def test_a_second_press_does_nothing_twice_at_once_or_later(visit: Visit) -> None:
-    visited = await visit()
-    root = await visited.logged_in("root")
+async def test_a_second_press_does_nothing_twice_at_once_or_later(
+    visited: Visited, root: FakeBrowser
+) -> None:
     form = await root.form_of(DOWN)
     visited.cloud.may_answer.clear()
 
@@ -57,9 +57,7 @@ async def test_a_second_press_does_nothing_twice_at_once_or_later(visit: Visit) 
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
-async def test_nothing_but_a_form_orders_anything(method: str, visit: Visit) -> None:
-    visited = await visit()
-    root = await visited.logged_in("root")
+async def test_nothing_but_a_form_orders_anything(method: str, visited: Visited, root: FakeBrowser) -> None:
     form = await root.form_of(DOWN)
 
     for path in ("/orders/set-host", "/logout", f"/jobs/{uuid4()}/stop"):
@@ -70,8 +68,7 @@ async def test_nothing_but_a_form_orders_anything(method: str, visit: Visit) -> 
     assert (await root.get("/hosts")).status_code == 200
 
 
-async def test_a_form_of_another_site_name_or_session_does_not_count(visit: Visit) -> None:
-    visited = await visit()
+async def test_a_form_of_another_site_name_or_session_does_not_count(visited: Visited) -> None:
     root, other = await visited.logged_in("root"), await visited.logged_in("root")
     form, foreign = await root.form_of(DOWN), await other.form_of(DOWN)
 
@@ -92,8 +89,7 @@ async def test_a_form_of_another_site_name_or_session_does_not_count(visit: Visi
     assert (sent.status_code, len(visited.cloud.ordered)) == (303, 1)
 
 
-async def test_a_password_alone_reads_and_orders_nothing(visit: Visit) -> None:
-    visited = await visit()
+async def test_a_password_alone_reads_and_orders_nothing(visited: Visited) -> None:
     form = await (await visited.logged_in("root")).form_of(DOWN)
     program = visited.browser()
     program.auth = ("root", PASSWORD)
@@ -105,8 +101,7 @@ async def test_a_password_alone_reads_and_orders_nothing(visit: Visit) -> None:
     assert visited.cloud.ordered == []
 
 
-async def test_members_delete_instances_of_their_own_project_only(visit: Visit) -> None:
-    visited = await visit()
+async def test_members_delete_instances_of_their_own_project_only(visited: Visited) -> None:
     ann = await visited.logged_in("ann")
 
     for path in (
@@ -133,8 +128,7 @@ async def test_members_delete_instances_of_their_own_project_only(visit: Visit) 
     assert "is deleting already" in (await ann.get(DELETE)).text
 
 
-async def test_a_reader_of_a_project_deletes_nothing_and_sees_no_button(visit: Visit) -> None:
-    visited = await visit()
+async def test_a_reader_of_a_project_deletes_nothing_and_sees_no_button(visited: Visited) -> None:
     reader, ann = await visited.logged_in("reader"), await visited.logged_in("ann")
 
     assert (await reader.get(DELETE)).status_code == 403
@@ -143,8 +137,7 @@ async def test_a_reader_of_a_project_deletes_nothing_and_sees_no_button(visit: V
     assert visited.cloud.ordered == []
 
 
-async def test_what_became_of_an_order_is_for_its_user_and_administrators(visit: Visit) -> None:
-    visited = await visit()
+async def test_what_became_of_an_order_is_for_its_user_and_administrators(visited: Visited) -> None:
     ann, bob, root, same_project = [
         await visited.logged_in(name) for name in ("ann", "bob", "root", "reader")
     ]
@@ -180,11 +173,8 @@ async def test_what_became_of_an_order_is_for_its_user_and_administrators(visit:
     ],
 )
 async def test_odd_fields_are_refused_with_what_is_wrong(
-    changed: dict[str, str], status: int, said: str, visit: Visit
+    changed: dict[str, str], status: int, said: str, visited: Visited, root: FakeBrowser
 ) -> None:
-    visited = await visit()
-    root = await visited.logged_in("root")
-
     refused = await root.send_form("/orders/set-host", {**await root.form_of(DOWN), **changed})
 
     assert (refused.status_code, said in refused.text) == (status, True), refused.text
@@ -205,17 +195,15 @@ async def test_odd_fields_are_refused_with_what_is_wrong(
         (b"host=h1", "", 415),
     ],
 )
-async def test_a_body_that_is_no_form_is_refused(body: bytes, kind: str, status: int, visit: Visit) -> None:
-    visited = await visit()
-    root = await visited.logged_in("root")
-
+async def test_a_body_that_is_no_form_is_refused(
+    body: bytes, kind: str, status: int, visited: Visited, root: FakeBrowser
+) -> None:
     headers = {"origin": root.origin, "content-type": kind}
     assert (await root.post("/orders/set-host", content=body, headers=headers)).status_code == status
     assert visited.cloud.ordered == []
 
 
-async def test_the_id_of_another_users_order_cannot_be_taken(visit: Visit) -> None:
-    visited = await visit()
+async def test_the_id_of_another_users_order_cannot_be_taken(visited: Visited) -> None:
     ann, root = await visited.logged_in("ann"), await visited.logged_in("root")
     visited.cloud.may_answer.clear()
     going = await root.order(DOWN)
@@ -229,8 +217,7 @@ async def test_the_id_of_another_users_order_cannot_be_taken(visit: Visit) -> No
 
 
 @pytest.mark.parametrize("path", ["/live", "/instances/live"])
-async def test_an_open_stream_ends_with_the_session(path: str, visit: Visit) -> None:
-    root = await (await visit()).logged_in("root")
+async def test_an_open_stream_ends_with_the_session(path: str, root: FakeBrowser) -> None:
     form = await root.form_of(DOWN)
 
     async with root.stream("GET", path) as stream:
