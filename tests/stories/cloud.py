@@ -53,7 +53,7 @@ from engine.inventories import (
     Share,
 )
 from engine.picture.picture import Picture
-from engine.refusals import Claimed
+from engine.refusals import Claimed, NoValidHost
 from ironic_sync.core.offers import CellMap
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules, Inbox
@@ -497,6 +497,12 @@ def a_build(number: int, **fields: object) -> BuildInstance:
 def instance_of(build: BuildInstance, index: int = 0) -> InstanceId:
     assert build.request_id is not None
     return instance_id_of(build.request_id, index)
+
+
+def funnel_of(state: InstanceState) -> NoValidHost:
+    """Why it has no host."""
+    assert state.no_valid_host is not None, state
+    return state.no_valid_host
 
 
 async def until_heard(heard: Sequence[Message], kind: type[M]) -> M:

@@ -14,7 +14,7 @@ from bus.messages.planning import AskDrain, DrainFound
 from engine.flavors import RequestId
 from engine.hosts import HostFacts
 from tests.contracts.placement_orders import an_id
-from tests.stories.cloud import Cloud, a_host, cloud
+from tests.stories.cloud import Cloud, a_host, cloud, funnel_of
 from tests.stories.layouts import STAGES
 from tests.stories.scripted import host_id
 from tests.waiting import until
@@ -81,8 +81,7 @@ async def test_a_name_without_its_cell_is_refused_with_both(bus: str, books: str
 
         both = "hosts of cells c1 and c2 have this name: give one as c1/h1 or c2/h1"
         assert ended.state == "error"
-        assert ended.no_valid_host is not None
-        assert [each.reason for each in ended.no_valid_host.nearest] == [both, both]
+        assert [each.reason for each in funnel_of(ended).nearest] == [both, both]
         assert isinstance(planned, BuildRejected)
         assert (planned.field, planned.reason) == ("host", both)
         assert isinstance(drained, DrainFound)

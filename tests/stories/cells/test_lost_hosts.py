@@ -27,7 +27,7 @@ from tests.stories.cells.cell_setup import (
     order_for,
     removal,
 )
-from tests.stories.cloud import CELL_PACE, Cloud, a_build, cloud, instance_of
+from tests.stories.cloud import CELL_PACE, Cloud, a_build, cloud, funnel_of, instance_of
 from tests.stories.layouts import ONE_BROKER, STAGES
 from tests.stories.scripted import BUILD, SILENT, host_id
 from tests.waiting import until
@@ -232,6 +232,5 @@ async def is_told(setup: Cloud, number: int) -> bool:
 async def refusal(setup: Cloud, number: int) -> tuple[str, str]:
     """The step that removed the only host, and why."""
     state = await setup.boot(number, "error")
-    assert state.no_valid_host is not None
-    (step,) = state.no_valid_host.steps
+    (step,) = funnel_of(state).steps
     return step.step, step.example

@@ -43,7 +43,17 @@ from bus.topology import (
 from engine.flavors import Flavor, InstanceId
 from tests.contracts.broker_under_test import BANK, SHOP
 from tests.contracts.stage import dead_letters, line
-from tests.stories.cloud import SMALL, Cloud, a_build, cloud, cloud_on, instance_of, until_fed, until_heard
+from tests.stories.cloud import (
+    SMALL,
+    Cloud,
+    a_build,
+    cloud,
+    cloud_on,
+    funnel_of,
+    instance_of,
+    until_fed,
+    until_heard,
+)
 from tests.stories.layouts import IN_MEMORY, STAGES, one_broker_with_users
 from tests.waiting import until
 
@@ -190,8 +200,7 @@ async def test_a_feed_and_an_answer_for_a_member_tell_nothing_of_hosts_and_an_op
             assert secrets_in(shown) == []
 
     assert secrets_in(failed) == []
-    assert failed.instance.no_valid_host is not None
-    assert [(each.step, each.removed) for each in failed.instance.no_valid_host.steps] == [
+    assert [(each.step, each.removed) for each in funnel_of(failed.instance).steps] == [
         ("enabled", 1),
         ("capacity", 1),
     ]

@@ -15,7 +15,7 @@ from bus.messages.build import (
 )
 from engine.inventories import ReportedInventory, ReportedProvider
 from engine.refusals import AlreadyClaimed, Claimed, DoesNotFit, ShapeMoved, Superseded
-from tests.stories.cloud import QUICK_PACE, SMALL, a_build, a_host, cloud, instance_of
+from tests.stories.cloud import QUICK_PACE, SMALL, a_build, a_host, cloud, funnel_of, instance_of
 from tests.stories.layouts import STAGES
 from tests.stories.scripted import DiesAfterItsClaim, Interfering, host_id
 from tests.waiting import until
@@ -49,9 +49,8 @@ async def test_a_request_that_no_host_can_take_ends_in_error_with_the_funnel(bus
         state = await setup.boot(1, "error", flavor=structs.replace(SMALL, vcpus=3))
 
         assert state.cell == "cell0"
-        assert state.no_valid_host is not None
-        assert state.no_valid_host.hosts == 2
-        assert sum(step.removed for step in state.no_valid_host.steps) == 2
+        assert funnel_of(state).hosts == 2
+        assert sum(step.removed for step in funnel_of(state).steps) == 2
         await until(lambda: len(heard) >= 1, "the failure heard")
         assert heard[0] == InstanceFailed(cell="cell0", instance=state)
 

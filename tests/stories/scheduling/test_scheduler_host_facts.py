@@ -12,7 +12,7 @@ from engine.hosts import Supported
 from engine.picture.picture import Picture
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from moor.client.bus_client import hosts_of
-from tests.stories.cloud import QUICK, Cloud, a_build, cloud, failing, instance_of
+from tests.stories.cloud import QUICK, Cloud, a_build, cloud, failing, funnel_of, instance_of
 from tests.stories.layouts import STAGES
 from tests.waiting import until
 
@@ -93,7 +93,6 @@ async def test_a_host_where_builds_fail_in_a_row_is_disabled_and_the_next_reques
         )
         state = await setup.boot(3, "error")
 
-        assert state.no_valid_host is not None
-        (step,) = state.no_valid_host.steps
+        (step,) = funnel_of(state).steps
         assert (step.step, step.removed) == ("enabled", 1)
         assert step.example == "bad: is draining: 2 builds in a row failed (failed_builds_max is 2)"

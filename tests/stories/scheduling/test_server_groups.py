@@ -23,7 +23,7 @@ from engine.inventories import (
     GroupMember,
     GroupPolicy,
 )
-from tests.stories.cloud import Cloud, a_build, cloud, instance_of
+from tests.stories.cloud import Cloud, a_build, cloud, funnel_of, instance_of
 from tests.stories.layouts import STAGES
 from tests.stories.scripted import host_id
 
@@ -78,8 +78,7 @@ async def test_members_that_are_booted_at_once_by_three_schedulers_get_hosts_of_
         ends = [await setup.until_state(instance_of(build), "active", "error") for build in too_many]
         assert Counter(end.state for end in ends) == {"active": 1, "error": 1}
         (failed,) = [end for end in ends if end.state == "error"]
-        assert failed.no_valid_host is not None
-        (step,) = failed.no_valid_host.steps
+        (step,) = funnel_of(failed).steps
         assert (step.step, step.removed) == ("anti-affinity", 6)
         host, _, reason = step.example.partition(": ")
         assert str(await member_on(setup, host)) in reason
@@ -105,8 +104,7 @@ async def test_an_affinity_group_of_several_requests_stays_on_the_host_of_its_fi
 
         assert len(hosts) == 1
         failed = await setup.boot(4, "error", group=IN_GROUP)
-        assert failed.no_valid_host is not None
-        assert [(step.step, step.removed) for step in failed.no_valid_host.steps] == [
+        assert [(step.step, step.removed) for step in funnel_of(failed).steps] == [
             ("affinity", 2),
             ("capacity", 1),
         ]

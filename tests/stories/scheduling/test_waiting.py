@@ -27,6 +27,7 @@ from tests.stories.cloud import (
     a_host,
     cloud,
     filler_of,
+    funnel_of,
     instance_of,
     until_heard,
 )
@@ -73,8 +74,7 @@ async def test_a_request_waits_until_a_host_has_room(bus: str, books: str) -> No
         state = await setup.until_state(instance, "waiting")
         assert state.waiting is not None
         assert state.waiting.priority == 7
-        assert state.no_valid_host is not None
-        assert [step.step for step in state.no_valid_host.steps] == ["capacity"]
+        assert [step.step for step in funnel_of(state).steps] == ["capacity"]
         await until_heard(heard, InstanceWaiting)
         answer = await setup.ask(AskExplanation(instance=instance), ExplanationsFound)
         assert answer.explanations[0].state.waiting == state.waiting
@@ -134,8 +134,7 @@ async def test_what_ends_by_its_deadline_tells_why_its_last_search_found_no_host
 
 
 def why_not(state: InstanceState) -> str:
-    assert state.no_valid_host is not None
-    return state.no_valid_host.steps[0].example
+    return funnel_of(state).steps[0].example
 
 
 @BOTH
