@@ -6,6 +6,7 @@ the rows of ended instances are deleted. A host that was only silent sends that 
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from math import inf
@@ -49,6 +50,8 @@ from engine.inventories import CellName, ProviderId
 from kit.errors import Operational
 from kit.parts import PartGroup, PartState, Periodic
 
+log = logging.getLogger(__name__)
+
 # Handles the orders that set the mode of a host, and what a compute says of hosts: the list of what one has after it was silent
 # or dead, or that it has none of a name.
 
@@ -90,7 +93,8 @@ def host_handlers(
                 Tell(_order_to_remove(rows.get(each.instance), each, item.message), item) for each in gone
             ]
             if gone and must_clean:
-                # It is asked again, from the first page, until it has nothing that is not its own.
+                # From the first page, until it has nothing that is not its own.
+                log.debug("a host that was dead has what is not its own: it is asked again")
                 continue
             if holds.next is not None:
                 again = CheckHost(cell=cell, host=holds.host, number=holds.number, after=holds.next)

@@ -456,6 +456,7 @@ def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:
             before = attempts.get(key)
             after = _ordered(attempts, item, driver, slots, at_s)
             if after is None:
+                log.debug("a host refuses an order: it has a later one, or no such attempt")
                 # Nothing is saved about it: a host that cannot send now does not answer later, either.
                 if condition == WELL and isinstance(order, StopInstance | StartInstance | RespawnInstance):
                     said.append(Tell(refusal_of(before, order), item))
@@ -527,6 +528,7 @@ def _ordered(
         ):
             return failed(order, why, at_s, cause=item.id, trace=item.trace)
         if isinstance(order, BuildOrder) and not slots.is_free(order.host):
+            log.debug("a build waits: its host builds as many as it may")
             return waiting(order, cause=item.id, trace=item.trace)
         return begun(order, driver.begin(order, at_s), at_s, cause=item.id, trace=item.trace)
     if known is None or step == "refused":

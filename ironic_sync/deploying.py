@@ -243,6 +243,7 @@ class Deployer(PartGroup):
             work, outcome = now.deploy, Fail(why)
             if work is None or work.kind == "undeploy" or work.failure:
                 return None
+            log.debug("the work on a node at which daemons met bugs is given up")
             if not is_end(work, outcome):
                 return structs.replace(now, deploy=_deploy_after(work, outcome, work, AT_ONCE))
             after, answer = ended(now, work, outcome, now.node)
@@ -256,6 +257,7 @@ class Deployer(PartGroup):
     async def _has_worked_on(self, node: ProviderId) -> bool:
         row = (await self._store.read((node,))).get(node)
         if row is None or not self._ring.may_act_on(node):
+            log.debug("a node is not worked on: this daemon may not act on it")
             return False
         if (row.owner, row.epoch) != (self._ring.name, self._ring.owned.get(node)):
             return False
@@ -295,8 +297,11 @@ class Deployer(PartGroup):
             what = (
                 f"is held: {why_not}" if why_not else "is ordered by this daemon itself, and not by a person"
             )
-            words = "the undeploy of instance %s from node %s, of which attempt %d has ended, %s"
-            log.log(level, words, deploy.instance, row.id, deploy.attempt, what)
+            log.log(
+                level,
+                "the undeploy of instance %s from node %s, of which attempt %d has ended, %s",
+                *(deploy.instance, row.id, deploy.attempt, what),
+            )
         is_allowed = bool(await self._writer.change({row.id: self._if_still(deploy, change)})) and not why_not
         if is_allowed:
             ordered = UndeployOrdered(
@@ -339,6 +344,7 @@ class Deployer(PartGroup):
                 if not isinstance(step, Step):
                     return _LookResult(node, at_us, step, is_ordered)
                 if step in ordered:
+                    log.debug("a step towards Ironic has had no effect")
                     return _LookResult(node, at_us, after_no_effect(deploy, step))
                 result = await self._send_step(row.id, step)
                 if isinstance(result, IronicRefused):

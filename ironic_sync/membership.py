@@ -166,6 +166,7 @@ class Membership(PartGroup):
             async with asyncio.timeout(self._rules.renew_wait_s):
                 return await asked
         except TimeoutError:
+            log.debug("the database does not answer about the lease in time")
             wait_s = self._rules.renew_wait_s
             raise Unavailable(f"database: the ring's lease was not answered within {wait_s:g} s") from None
 
@@ -181,7 +182,7 @@ class Membership(PartGroup):
             return
         view = await self._store.look(self.name, self._rules.page, self._unread_after)
         if not self._is_in(view):
-            # By the database's clock the lease is over.
+            log.debug("the lease is over by the database's clock: the daemon joins again")
             self._renewing.wake()
             return
         self.members = view.members

@@ -11,6 +11,7 @@ An expected refusal is a value, `IronicRefused`, with Ironic's own message. Oper
     WrongAnswer          an answer that is no JSON, too large, or has not the form it must have.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
@@ -29,6 +30,8 @@ from kit.errors import NOT_AS_EXPECTED, Locked, Operational, VersionNotOffered, 
 from kit.keystone import OpenStackSettings
 from kit.login import ERRORS, MESSAGE_MAX, NOT_FOUND, RestAnswer, marker_of
 from kit.rest import RequestNotDone, RestClient, RestLimits
+
+log = logging.getLogger(__name__)
 
 # How many nodes Ironic is asked for at once.
 PAGE = 1000
@@ -498,6 +501,7 @@ class HttpIronicApi:
         async def once() -> RestAnswer:
             nonlocal conflicts
             if not self._may_act_on(node):
+                log.debug("an order to Ironic is not sent: the node is not this daemon's any more")
                 raise NoLongerOurs(
                     f"node {node} is no longer this daemon's, or may not be: nothing was ordered"
                 )

@@ -272,6 +272,7 @@ class Sweeper(PartGroup):
         )
 
     def _say_missing(self, held: Sequence[NodeRow], known: int) -> None:
+        log.debug("nodes that Ironic lacks are held: too many are missing, or they were missing before")
         problem = TooManyMissing(
             f"Ironic has lost {len(held)} of {known} nodes, {held[0].id} is one: they are held, not removed. Is it the right "
             "Ironic, and may this user see all nodes? They are removed when they stay missing for "
@@ -341,6 +342,7 @@ class Sweeper(PartGroup):
         )
         suspects = [each for each in self._suspects if each not in self._failing]
         if len(suspects) > SINGLE_READS_MAX:
+            log.debug("too many nodes are to be read alone: all are listed")
             # As after a takeover: a list of all nodes costs less. Other daemons' nodes are in it only if all are compared.
             self._is_for_all = self._is_for_all or any(
                 node not in self._membership.owned for node in suspects

@@ -162,6 +162,7 @@ class Retrying(Struct, frozen=True):
         except self.kinds:
             if self.tries_max == 1:
                 raise
+        log.debug("a call has failed for the moment, and is tried again")
         import tenacity  # noqa: PLC0415
 
         async def again() -> T:
@@ -610,6 +611,7 @@ class RowByRow:
         except Exception as problem:
             if operational(problem) is not None:
                 raise
+            log.debug("a batch has met a bug: its rows are worked on one by one")
             for row in awake:
                 async with self.trying(key(row)):
                     await work((row,))

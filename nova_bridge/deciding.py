@@ -354,6 +354,7 @@ class NovaDecider:
                 for search in searches:
                     search.answer_is_lost()
                 if isinstance(problem, Operational):
+                    log.debug("placement does not answer: hosts are looked for again")
                     await asyncio.sleep(next(pauses))
                     continue
                 log.exception("hosts for %d instances could not be found", len(searches))

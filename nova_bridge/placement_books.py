@@ -387,6 +387,7 @@ class HttpClaims:
         async with self._room:
             refused = await self._again(lambda: self._api.allocate_all(allocated))
         if refused is not None:
+            log.debug("several claims are refused together: each is made alone")
             return ()
         self._granted(claims)
         return allocated

@@ -458,6 +458,7 @@ class NovaServer(Supervised):
                 waits = partial(self._is_waited_for, call)
                 asked.append((call, NovaAsked(request, waits, may_hold=call.is_redelivered)))
         if unknown:
+            log.debug("a request names what is not known: Nova is read before it is refused")
             self._answering.start(self._decide_when_read(unknown))
         found = await self._decider.decide([each for _, each in asked]) if asked else ()
         decided |= {call: each for (call, _), each in zip(asked, found, strict=True)}
@@ -523,6 +524,7 @@ class NovaServer(Supervised):
         while not await self._decider.undo(decision.searches, lambda: call.came_by(self._rpc)):
             # It comes again, to this scheduler or to another one.
             if self.stopping.is_set() or self._clock() >= call.expires_at:
+                log.debug("claims are not given back: the call is not this scheduler's any more")
                 return False
             await asyncio.sleep(RETRY_S)
         return True
@@ -539,12 +541,14 @@ class NovaServer(Supervised):
         while True:
             now = self._clock()
             if now >= call.ends_by:
+                log.debug("an answer to Nova is given up: its caller does not wait any more")
                 return "late"
             match await self._reply(queue, body, call.ends_by):
                 case Receipt.CONFIRMED:
                     self._gone.pop(queue, None)
                     return said
                 case Receipt.UNROUTABLE:
+                    log.debug("the queue of a caller of Nova does not exist: the answer is tried again")
                     missing_since = missing_since or now
                     if (now - missing_since).total_seconds() >= self._limits.reply_retry_s:
                         self._note_gone(queue, missing_since)

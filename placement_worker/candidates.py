@@ -1,6 +1,7 @@
 """Answer questions for allocation candidates on the bus. An answer is one message: a longer one is refused with its length."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import TypeVar
@@ -26,6 +27,8 @@ from engine.inventories import ProviderId, ProviderState, ShapeSeen, Share
 from engine.refusals import NotAllowed, TooCostly
 from kit.errors import Unavailable
 from placement_worker.view import KnownNames, ProviderReplica, ProviderView
+
+log = logging.getLogger(__name__)
 
 # Run searches that may take long, in turns with all other tasks of the process.
 #
@@ -91,6 +94,7 @@ class Searcher:
 
     async def _later(self, replica: ProviderReplica, search: Search[Done]) -> Done:
         if self._waiting >= WAITING_MAX:
+            log.debug("a search is refused: too many long ones wait")
             raise Unavailable(
                 f"{TAKING_TURNS_MAX} long searches are running, and {self._waiting} wait for them"
             )

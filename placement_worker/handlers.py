@@ -549,6 +549,7 @@ class ChangePublisher(Supervised):
                     self._failed += 1
                     log.critical("an entry of the change log is passed over: %r", unpublished, exc_info=bug)
                     await feed.mark(feed.published.position, unpublished.cursor)
+                log.debug("a page of the change log has met a bug: its entries are published one by one")
                 entries_max = 1
                 continue
             entries_max = self._pace.entries_max

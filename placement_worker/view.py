@@ -125,6 +125,7 @@ class ProviderView:
         """Read the changes since the last reading. False if all providers must be read again."""
         changes = await self._books.changes_since(self._cursor)
         if changes is None:
+            log.debug("the change log does not reach back so far: all providers are read again")
             return False
         self._replica.delete(each.internal for each in changes.gone)
         self._replica.merge(changes.providers)

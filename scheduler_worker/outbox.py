@@ -101,6 +101,7 @@ class OutboxNotes:
                     found += messages_of(row)
                     continue
             if len(note.rows) > 1:
+                log.debug("a row of a note rests: each row gets a note of its own")
                 async with self._store.transaction() as transaction:
                     await transaction.note([[each] for each in note.rows])
                     await transaction.drop_notes([note.kept])
@@ -170,6 +171,7 @@ class CellDispatch(Periodic):
             if kept in self._under_way or kept in self._confirmed:
                 continue
             if len(self._under_way) >= self._under_way_max:
+                log.debug("rows wait in the database: too many are under way to their cell")
                 self._is_behind = True
                 self._has_room.clear()
                 break

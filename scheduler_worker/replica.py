@@ -206,6 +206,7 @@ class CatchingUp:
         async with aclosing(self._snapshot(since)) as pages:
             async for page in pages:
                 if page.since != since:
+                    log.debug("placement does not tell changes since so long ago: all is read again")
                     return None
                 first = first or page
                 self._picture.apply_read(page.providers, before)

@@ -9,6 +9,7 @@ import os
 import socket
 import tempfile
 import tomllib
+from collections.abc import Generator
 from contextlib import suppress
 from importlib.metadata import distribution
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import settings
 
 from tests.judge.watching import WATCHED, notes
+from tests.marks import hits
 from tests.planting import PLANTED, plant_as_asked
 from tests.servers.own_broker import brokers_in, take_broker
 from tests.stages import has_none_of, is_for_proof, second_on_servers
@@ -73,6 +75,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.proof)
     for item in [*second_on_servers(items)]:
         item.add_marker(pytest.mark.proof)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that is there to go down a rare path gets there."""
+    with hits(*[text for mark in item.iter_markers("hits") for text in mark.args]):
+        return (yield)
 
 
 def pytest_runtest_logstart() -> None:

@@ -148,6 +148,7 @@ class Intake:
                 self._open_some()
                 if (item := self._next_alone()) is None:
                     continue
+                log.debug("a message that has come back often is handled alone")
                 self._measure_wait((item,))
                 return (item,)
             if self._ready:
@@ -266,6 +267,7 @@ class Intake:
         held = self._hold(consuming, delivery)
         self.redelivered += bool(delivery.returns)
         if held.parked.failed_in == self._station.name and not (delivery.returns or self._is_uncounted):
+            log.debug("a message has met a bug in this process: it is passed on to another")
             self._start(self._pass_on(held))
             return
         lines = self._lines_of(held)
@@ -274,6 +276,7 @@ class Intake:
             return
         is_apart = held.attempts >= TRIED_ALONE_FROM
         if (is_apart and len(lines) > 1) or (delivery.returns and self._is_uncounted):
+            log.debug("a parcel has come back: each of its messages returns to the queue by itself")
             self._start(self._take_apart(held, lines))
         elif is_apart:
             # Another order after each return.
@@ -304,6 +307,7 @@ class Intake:
         """The messages of a parcel, still encoded. Or the reason why the parcel as a whole is refused."""
         parcel, refused = held.delivery.parcel, judge_parcel(held.origin, self._facts)
         if refused is not None:
+            log.debug("a whole parcel is refused: its sender may not send it")
             return Unreadable(parcel.body, refused.reason)
         return lines_of(parcel) or Unreadable(parcel.body, "empty: there is no message in it")
 
@@ -331,8 +335,10 @@ class Intake:
         refused = judge(envelope.message, held.origin, self._facts)
         if refused is not None:
             if not refused.is_told:
+                log.debug("a message is refused, and becomes a dead letter")
                 self.bury(Item(line, held, NOTHING_READ), refused.reason)
                 return None
+            log.debug("a message is refused, and its sender is told why")
             told = _told(envelope.message, refused, envelope.id, held.origin.key)
             envelope = structs.replace(envelope, message=told)
         return all_received((envelope,), held.origin, held.attempts, held.cell)[0]
@@ -373,6 +379,7 @@ class Intake:
             if judged is not None:
                 self.bury(Item(line, held, judged), why)
         else:
+            log.debug("a message without an attempt left is buried unread")
             self.bury(Item(line, held, NOTHING_READ), why)
 
     def _leave_for_newer(self, newer: NewerVersion, held: OpenParcel) -> None:
@@ -383,6 +390,7 @@ class Intake:
         what = f"version {newer.version} of {newer.type!r} is newer than what this worker reads"
         waits = held.parked.waits
         if waits >= self._settings.NEWER_WAITS_MAX:
+            log.debug("a message of a newer version has waited for a newer worker in vain")
             what = f"{what}; it was returned {waits} times to wait for a newer one, and none came"
         elif self._is_from_a_worker(held.origin.sender):
             log.error("%s: left for a newer worker on %s", what, self.queue)

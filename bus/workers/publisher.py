@@ -138,6 +138,7 @@ class Publisher:
         """
         receipt = await self.sender.publish_until_told(parcel, lambda: False, (*_FINAL, Receipt.REFUSED))
         if receipt is Receipt.REFUSED:
+            log.debug("a single parcel is refused: another channel is tried")
             receipt = await self.sender.publish_on_another_channel(parcel)
         if receipt is Receipt.UNROUTABLE:
             raise _undeliverable(parcel, 1)
@@ -215,6 +216,7 @@ class Publisher:
         if self._is_closed:
             return ConnectionLost("this publisher was closed")
         if self.waiting >= self._settings.messages_waiting_max:
+            log.debug("messages are refused: too many wait for the broker")
             return Overfull(
                 f"{self.waiting} messages wait for the broker, at most {self._settings.messages_waiting_max} may: "
                 f"{count} more were not accepted; try again later"
@@ -344,6 +346,7 @@ class Publisher:
             if receipt is Receipt.UNROUTABLE:
                 count = sum(waiting.values())
                 if kind is Kind.ANSWER:
+                    log.debug("an answer is dropped: nobody waits for it any more")
                     self.answers_dropped += count
                 else:
                     problem = _undeliverable(parcel, count)

@@ -69,6 +69,7 @@ class FailedRows:
         for each in given_up:
             work = self._works.get(each.message.part)
             if work is not None and work.end is not None:
+                log.debug("a row is given up: workers have met bugs at it")
                 said += await work.end(each.message.row, SET_ASIDE, transaction)
         return said
 
@@ -77,6 +78,7 @@ class FailedRows:
             work = self._works.get(each.message.part)
             if work is None:
                 raise Poison(f"no part {each.message.part!r} here works on rows")
+            log.debug("a row at which a process has met a bug is tried alone")
             await work.again(each.message.row)
         return ()
 

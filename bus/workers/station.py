@@ -181,6 +181,7 @@ class Asker:
                 await self._until_answered(batch)
             self._took.observe(clock_s() - began_s, len(questions), (type_of(questions[0]),))
         except TimeoutError:
+            log.debug("questions are given up: no answer came in time")
             raise NoAnswer(
                 f"{len(by_id) - len(batch.answers)} of {len(by_id)} questions unanswered after "
                 f"{self._settings.answer_timeout_ms:.0f} ms"
@@ -202,6 +203,7 @@ class Asker:
         while not (await asyncio.wait((batch.done,), timeout=wait_s))[0]:
             wait_s = self._due_in_s(batch, pause_s)
             if wait_s <= 0:
+                log.debug("questions without an answer are asked again")
                 self.asked_again += len(batch.questions) - len(batch.answers)
                 self._ask(batch)
                 tries += 1
@@ -254,7 +256,8 @@ class Asker:
     def _take(self, envelope: Envelope[Message], origin: Origin) -> None:
         batch = self._asked.get(envelope.cause)
         if batch is None:
-            return  # already answered: the question was asked twice
+            log.debug("an answer is ignored: the question has one, or was given up")
+            return
         refused = judge_answer(
             type(batch.questions[envelope.cause]),
             type(envelope.message),

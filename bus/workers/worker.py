@@ -195,6 +195,7 @@ class Worker(Generic[Tx]):
             except Transient as problem:
                 if self._gives_up(problem, tries):
                     raise
+            log.debug("a batch has failed for the moment, and is handled again")
             await asyncio.sleep(drawn(backoff_ms(tries, self._settings), self._chance) / 1000)
 
     async def _decide_and_save(
@@ -271,9 +272,11 @@ class Worker(Generic[Tx]):
         )
         match verdict:
             case OneByOne():
+                log.debug("a batch has failed: its messages are handled one by one")
                 for item in items:
                     await self._handle(handler, [item])
             case PutBack(delay_ms, counts, is_bug):
+                log.debug("a message has failed, and returns to its queue")
                 failed_in = self._name if is_bug else ""
                 self.intake.put_back_later(items[0], delay_ms, counts=counts, failed_in=failed_in)
             case GiveUp(reason):

@@ -6,6 +6,7 @@ outdated picture may cost a retry, but never refuses a request for which there i
 """
 
 import asyncio
+import logging
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -62,6 +63,8 @@ from scheduler_worker.settings import PACE, SchedulerPace
 
 if TYPE_CHECKING:
     from engine.flavors import Flavor
+
+log = logging.getLogger(__name__)
 
 # The order to the cell has the flavor of each alternate that has another one, and must fit into a parcel.
 OTHER_FLAVORS_BYTES_MAX = 48 * 1024
@@ -243,6 +246,7 @@ class Claimer:
                 continue
             match verdict:
                 case AlreadyClaimed():
+                    log.debug("a share that was claimed before is adopted")
                     one.outcome = self._adopted(one, verdict)
                 case Superseded(ended=True) | TooOld():
                     one.outcome = EndedElsewhere()
@@ -258,6 +262,7 @@ class Claimer:
         nowhere = self.choose_now(choosing)
         insisting = [one for one, _ in nowhere if one.insisted]
         for one in insisting:
+            log.debug("the host to try again does not qualify any more: it is passed over")
             one.pass_over(one.insisted)
         return [(one, why) for one, why in nowhere if one not in insisting] + self.choose_now(insisting)
 
@@ -421,12 +426,14 @@ class Claimer:
             limits = self.pace
             way = self._other_way(one, chosen, verdict)
             if way is not None and isinstance(step, OtherHost):
+                log.debug("a claim is refused: another way on the same host is tried")
                 one.try_other_way(way, step, claims_max=limits.claims_max)
             else:
                 one.refused(step, shape_tries_max=limits.shape_tries_max, claims_max=limits.claims_max)
             if one.is_searching and one.chosen is not None:
                 self._hold((one,))
         elif isinstance(step, SearchRefused) and step.over_quota and one.may_fall_back:
+            log.debug("a claim is refused by quota: the next flavor is tried")
             one.fall_back(step.reason)
         else:
             one.outcome = step

@@ -9,6 +9,7 @@ If a cell reports an instance that is deleted already, it is told to delete the 
 place the instance may have reached the cell after it had forgotten the instance.
 """
 
+import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
@@ -46,6 +47,8 @@ from scheduler_worker.core.instances.rows import BUILDING, DELETED, InstanceRow
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.instance_orders import Ordered, take_steps
 from scheduler_worker.store_sql import SchedulerStore
+
+log = logging.getLogger(__name__)
 
 Rows = Mapping[InstanceId, InstanceRow]
 
@@ -250,6 +253,7 @@ class AlternatesFinder:
             chosen = self._chosen(wanted, again=False)
             if any(not each.choices for each in chosen.values()):
                 await self._make_sure()
+                log.debug("no alternate is left: hosts that had no room are tried again")
                 chosen = self._chosen(wanted, again=True)
             answers |= chosen
             wanted = {

@@ -132,6 +132,7 @@ async def test_a_search_that_would_cost_too_much_is_refused_with_its_own_code() 
     assert "at most 1 are allowed" in error["detail"]
 
 
+@pytest.mark.hits("a search is refused: too many long ones wait")
 async def test_of_more_long_searches_than_may_wait_one_is_refused_for_now(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

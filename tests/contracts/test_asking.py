@@ -60,6 +60,7 @@ async def ask(client: Station, *numbers: int) -> list[int]:
     return [answer.published.position for answer in answers if isinstance(answer, SnapshotPage)]
 
 
+@pytest.mark.hits("the broker accepts nothing: %s; messages wait here")
 async def test_under_an_alarm_a_question_is_asked_once_and_one_that_was_given_up_never(
     under_test: BrokerUnderTest,
 ) -> None:
@@ -92,12 +93,35 @@ async def test_under_an_alarm_a_question_is_asked_once_and_one_that_was_given_up
     assert answers.asked <= 4 + client.asked_again
 
 
+@pytest.mark.hits("questions are given up: no answer came in time")
 async def test_nobody_answering_in_time_is_said_so(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     impatient = varied(SETTINGS, ask_again_ms=20, answer_timeout_ms=80)
     async with station(broker, settings=impatient, asks=True) as client:
         with pytest.raises(NoAnswer, match="2 of 2 questions unanswered after 80 ms"):
             await client.ask_all([AskSnapshot(), AskSnapshot(after=1)])
+
+
+@pytest.mark.hits(
+    "questions without an answer are asked again",
+    "an answer is ignored: the question has one, or was given up",
+)
+async def test_a_question_whose_answer_is_late_is_asked_again_and_one_answer_counts(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    gate = asyncio.Event()
+    answers = Answering(gate)
+
+    async with answering(broker, answers), station(broker, asks=True) as client:
+        late = asyncio.ensure_future(ask(client, 1))
+        await until(lambda: client.asked_again > 0)
+        gate.set()
+        assert await late == [1]
+        # Answers keep their order, so that of the copy comes before this one.
+        assert await ask(client, 2) == [2]
+
+    assert {*answers.numbers} == {1, 2}
 
 
 async def test_a_refused_question_fails_its_own_caller_and_no_other(under_test: BrokerUnderTest) -> None:

@@ -123,6 +123,7 @@ async def test_what_a_reader_did_not_finish_comes_to_another(under_test: BrokerU
         assert again.returns
 
 
+@pytest.mark.hits("the queue %r is bound as soon as the exchange %r exists: it does not yet")
 async def test_an_exchange_that_went_and_came_back_is_bound_again(under_test: BrokerUnderTest) -> None:
     async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as reader:
         await publish(ironic, said(1))

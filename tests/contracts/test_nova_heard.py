@@ -86,6 +86,7 @@ async def listens(nova: FakeNova) -> None:
     await until(lambda: nova.reads >= 2)
 
 
+@pytest.mark.hits("a notification %r of Nova cannot be read, and all is read again: %s")
 async def test_a_notification_changes_what_is_known_and_others_are_counted(
     under_test: BrokerUnderTest,
 ) -> None:

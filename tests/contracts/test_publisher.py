@@ -106,6 +106,7 @@ async def test_a_feed_is_heard_and_its_gaps_are_seen(under_test: BrokerUnderTest
     assert heard == [1, 2, 4]
 
 
+@pytest.mark.hits("a queue is full or the broker is unreachable: trying again")
 async def test_a_full_queue_holds_the_publisher_back_until_there_is_room(under_test: BrokerUnderTest) -> None:
     broker = under_test.broker()
     connection = await broker.connect()
@@ -125,6 +126,7 @@ async def test_a_full_queue_holds_the_publisher_back_until_there_is_room(under_t
             await until(lambda: len(set(memory.handled)) == 30)
 
 
+@pytest.mark.hits("messages are refused: too many wait for the broker")
 async def test_under_an_alarm_what_waits_is_bounded_and_shares_parcels(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     memory = Remembering()
@@ -192,6 +194,7 @@ async def test_nothing_confirmed_is_lost_when_connections_are_cut(under_test: Br
         await until_empty(broker)
 
 
+@pytest.mark.hits("part %r fails, trying again: %s", "part %r works again; it has failed %d times so far")
 async def test_a_consumer_whose_queue_was_deleted_comes_back_when_it_stands_again(
     under_test: BrokerUnderTest,
 ) -> None:
@@ -233,6 +236,7 @@ async def test_those_that_the_broker_refuses_are_told_and_their_neighbours_arriv
     assert [type(each) for each in told] == [NotFound] * 6
 
 
+@pytest.mark.hits("an answer is dropped: nobody waits for it any more")
 async def test_an_answer_to_what_is_no_address_harms_nobody_else(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     addresses = ("a" * 200, "a" * 255, "a" * 256, "\u00e4" * 200, "", "\0", "#", "the number comes here")

@@ -61,6 +61,10 @@ from tests.waiting import until
 pytestmark = pytest.mark.asyncio
 
 
+@pytest.mark.hits(
+    "a batch has failed: its messages are handled one by one",
+    "a message has failed, and returns to its queue",
+)
 async def test_one_that_fails_is_tried_again_by_itself(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     tries: list[int] = []
@@ -104,6 +108,7 @@ async def test_a_poison_is_buried_with_reason_attempts_and_where(under_test: Bro
     )
 
 
+@pytest.mark.hits("dead letter from %s: %s")
 async def test_one_that_always_fails_is_buried_when_its_attempts_are_used_up(
     under_test: BrokerUnderTest,
 ) -> None:
@@ -153,6 +158,7 @@ class Even(random.Random):
         return max(a, b)
 
 
+@pytest.mark.hits("a message has met a bug in this process: it is passed on to another")
 async def test_messages_that_take_turns_do_not_come_to_the_process_that_failed_at_them_alone(
     under_test: BrokerUnderTest,
 ) -> None:
@@ -216,6 +222,7 @@ async def test_a_message_that_cannot_be_read_is_counted_too(under_test: BrokerUn
     assert said == {"RuntimeError: a bug of ours; 3 attempts, none is left"}
 
 
+@pytest.mark.hits("a message is refused, and its sender is told why")
 async def test_each_message_of_a_parcel_counts_by_its_own_type_and_cell(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     memory = Remembering()
@@ -286,6 +293,7 @@ async def die(
             await Worker(here, Subscription(queue, memory.handlers, memory)).run()
 
 
+@pytest.mark.hits("a message that has come back often is handled alone")
 @pytest.mark.parametrize(("each_parcel", "attempts_max"), [(10, 12), (1, 20)])
 async def test_one_that_kills_its_worker_is_found_without_its_neighbours(
     under_test: BrokerUnderTest, each_parcel: int, attempts_max: int
@@ -333,6 +341,7 @@ async def test_ten_workers_that_die_with_all_they_may_hold_lose_and_bury_nothing
     assert items_per_parcel > 1 or memory.attempts == [10] * count
 
 
+@pytest.mark.hits("a batch has failed for the moment, and is handled again", "waiting for a server: %s")
 async def test_what_is_transient_is_tried_where_it_is(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     problems = [
@@ -356,6 +365,7 @@ async def test_what_is_transient_is_tried_where_it_is(under_test: BrokerUnderTes
     assert memory.handled == [0, 1, 2]
 
 
+@pytest.mark.hits("%s: left for a newer worker on %s")
 async def test_a_newer_version_from_a_worker_waits_for_a_newer_worker(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     memory = Remembering()
@@ -393,6 +403,7 @@ async def test_the_end_of_a_batch_whose_connection_is_gone_settles_nothing_that_
     await until_empty(broker)
 
 
+@pytest.mark.hits("a message of a newer version has waited for a newer worker in vain")
 async def test_a_newer_version_is_offered_to_newer_workers_for_so_long_and_then_buried(
     under_test: BrokerUnderTest,
 ) -> None:
@@ -413,6 +424,7 @@ async def test_a_newer_version_is_offered_to_newer_workers_for_so_long_and_then_
     await until_empty(broker)
 
 
+@pytest.mark.hits("a whole parcel is refused: its sender may not send it")
 async def test_a_newer_version_from_anybody_but_a_worker_is_buried_at_once(
     under_test: BrokerUnderTest,
 ) -> None:
@@ -442,6 +454,10 @@ async def test_a_newer_version_from_anybody_but_a_worker_is_buried_at_once(
     assert len(await dead_letters(person, 4)) == 4
 
 
+@pytest.mark.hits(
+    "a parcel has come back: each of its messages returns to the queue by itself",
+    "a message without an attempt left is buried unread",
+)
 @pytest.mark.parametrize(
     "questions",
     ["placement.questions", "conductor.c1.questions", application_queue("scheduler.questions", SHOP.name)],
@@ -466,6 +482,7 @@ async def test_a_question_that_kills_is_buried_though_its_queue_does_not_count(
     assert letter.reason == "came back 4 times: the worker that had it died or lost its connection"
 
 
+@pytest.mark.hits("a single parcel is refused: another channel is tried")
 async def test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm(
     under_test: BrokerUnderTest,
 ) -> None:

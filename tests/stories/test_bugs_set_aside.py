@@ -248,6 +248,12 @@ async def test_a_build_at_which_its_workers_fail_ends_with_the_reason_and_others
             await setup.until_used(**case.used)
 
 
+@pytest.mark.hits(
+    "a batch has met a bug: its rows are worked on one by one",
+    "part %r has met a bug at row %s, and goes on with the others",
+    "a row at which a process has met a bug is tried alone",
+    "a row is given up: workers have met bugs at it",
+)
 @BOTH
 async def test_an_instance_that_waits_and_at_which_two_schedulers_fail_ends_and_others_are_woken(
     bus: str, books: str
@@ -311,6 +317,7 @@ async def test_a_row_that_is_overdue_and_at_which_two_schedulers_fail_ends_and_o
         await one_letter(setup, "row.failed")
 
 
+@pytest.mark.hits("a row of a note rests: each row gets a note of its own")
 @BOTH
 async def test_messages_of_a_row_that_cannot_be_made_hold_up_no_others(bus: str, books: str) -> None:
     sweeping = structs.replace(TWO_SCHEDULERS, vcpu=0, bus=varied(SETTINGS, SWEEP_S=0.05))
@@ -378,6 +385,10 @@ async def test_an_order_for_an_instance_at_which_two_conductors_fail_ends_and_th
         await one_letter(setup, "move" if kind == "stop" else "rebuild")
 
 
+@pytest.mark.hits(
+    "a page of the change log has met a bug: its entries are published one by one",
+    "an entry of the change log is passed over: %r",
+)
 @BOTH
 async def test_a_change_that_cannot_be_published_is_passed_over_and_later_ones_are_published(
     bus: str, books: str
@@ -399,6 +410,7 @@ async def test_a_change_that_cannot_be_published_is_passed_over_and_later_ones_a
 # On bare-metal nodes, of which each has one daemon
 
 
+@pytest.mark.hits("the work on a node at which daemons met bugs is given up")
 @BOTH
 async def test_a_deploy_at_which_its_daemon_fails_ends_and_other_nodes_are_deployed(
     bus: str, books: str, monkeypatch: pytest.MonkeyPatch

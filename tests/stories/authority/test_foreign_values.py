@@ -253,6 +253,7 @@ async def until_all_is_read(setup: Cloud, number: int) -> None:
     await setup.until_current()
 
 
+@pytest.mark.hits("cell %s reports host %s of another cell", "message ignored: %s")
 @ONE_BROKER
 async def test_no_message_with_a_foreign_value_changes_anything_of_anothers(bus: str, books: str) -> None:
     async with two_projects(bus, books) as setup:

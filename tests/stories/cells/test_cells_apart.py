@@ -87,6 +87,7 @@ async def test_a_cell_whose_broker_is_down_delays_no_other_and_gets_its_orders_a
         )
 
 
+@pytest.mark.hits("%d orders stay on their rows, to be sent again: %s")
 @BACKENDS_APART
 async def test_an_order_that_a_cells_broker_does_not_take_stays_on_its_row_until_it_does(
     bus: str, books: str
@@ -113,6 +114,7 @@ async def test_an_order_that_a_cells_broker_does_not_take_stays_on_its_row_until
             await until_all_is_said(setup)
 
 
+@pytest.mark.hits("a message is refused, and becomes a dead letter")
 @BACKENDS_APART
 async def test_on_its_own_broker_a_cell_publishes_in_its_own_name_only(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():

@@ -209,6 +209,7 @@ async def test_hosts_appear_in_placement_and_in_events_and_send_heartbeats(bus: 
         assert (facts.availability_zone, facts.hypervisor_type) == ("az3", "QEMU")
 
 
+@pytest.mark.hits("a build waits: its host builds as many as it may")
 @BUSES
 async def test_builds_beyond_the_limit_of_a_host_wait_for_their_turn_and_may_be_deleted_meanwhile(
     bus: str,
@@ -309,7 +310,15 @@ async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() 
             await until(lambda: [each.attempts for each in setup.listed] == [has])
 
 
-@pytest.mark.parametrize("database", [True, False])
+@pytest.mark.parametrize(
+    "database",
+    [
+        True,
+        pytest.param(
+            False, marks=pytest.mark.hits("a host refuses an order: it has a later one, or no such attempt")
+        ),
+    ],
+)
 async def test_simulated_guests_outlive_their_process_in_a_database_and_end_with_it_in_memory(
     *, database: bool, tmp_path: Path
 ) -> None:
@@ -378,6 +387,9 @@ async def _until_it_has(store: SqlComputeStore, host: str, load: Load) -> None:
     await until(lambda: store.loads([root]), f"{host} has {load}", lambda found: found[root] == load)
 
 
+@pytest.mark.hits(
+    "there are orders for hosts that this compute does not have, which wait until it has them or they are set dead: %s"
+)
 @BUSES
 async def test_orders_for_hosts_that_are_not_here_get_one_answer_and_leave_no_dead_letter(bus: str) -> None:
     async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 1)):

@@ -8,6 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from bus.messages.hosts import HeldAttempt, HostHolds
 from bus.messages.placement import (
     ClaimAnswered,
@@ -73,6 +75,7 @@ async def test_a_silent_host_sends_no_heartbeats_and_lists_what_it_has_when_it_i
         assert setup.listed == [what_it_has(HOST, 1)]
 
 
+@pytest.mark.hits("reshape of host %s refused, tried again with its next change and every %g s: %s")
 @simulated
 async def test_a_refused_reshape_is_told_and_tried_again_after_a_while_or_with_the_next_change() -> None:
     script = FaultScript(
@@ -107,6 +110,7 @@ async def test_a_refused_reshape_is_told_and_tried_again_after_a_while_or_with_t
         assert setup.facts()[HOST].report_refused == ""
 
 
+@pytest.mark.hits("another reporter has reported host %s: reporting it completely")
 @simulated
 async def test_a_compute_reports_its_host_in_full_after_another_reporter_did() -> None:
     script = FaultScript(faults=(Changes(hosts=(HOST,), after_s=100, traits_gained=("CUSTOM_MINE",)),))

@@ -107,6 +107,7 @@ def the_word(name: str, mode: HostMode, number: int) -> SetHostInCell:
     )
 
 
+@pytest.mark.hits("a host that was dead has what is not its own: it is asked again")
 @ONE_BROKER
 async def test_all_that_waits_for_a_dead_host_goes_on_and_when_it_returns_it_keeps_only_its_own(
     bus: str, books: str

@@ -271,6 +271,7 @@ async def test_a_build_is_deployed_and_its_delete_undeploys_and_cleans_the_node(
         assert len(metal.with_instance(second)) == 1
 
 
+@pytest.mark.hits("a step towards Ironic has had no effect")
 @STAGES
 async def test_a_node_that_takes_ports_and_attaches_none_is_left_for_the_alternate(
     bus: str, books: str
@@ -348,6 +349,7 @@ async def test_an_instance_says_that_its_node_is_said_to_be_gone_and_no_more_whe
             await metal.until_free(*nodes)
 
 
+@pytest.mark.hits("the %s of instance %s on node %s fails: %s")
 @STAGES
 async def test_failed_deploys_walk_the_alternates_and_leave_nothing(bus: str, books: str) -> None:
     nodes = available_nodes(3)

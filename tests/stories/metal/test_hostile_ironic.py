@@ -148,6 +148,7 @@ async def sending_wrong_notifications(metal: DeploySetup, chance: random.Random)
         await asyncio.gather(talking, return_exceptions=True)
 
 
+@pytest.mark.hits("the %s of instance %s on node %s has made %d tries without success, and goes on: %s")
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_no_wrong_answer_or_notification_ends_a_daemon_and_everything_recovers(
     seed: int,

@@ -349,6 +349,9 @@ async def test_a_class_changed_while_the_node_is_held_is_offered_once_the_node_i
         )
 
 
+@pytest.mark.hits(
+    "daemon %r raised the epochs of %d of %d nodes above those that placement knows: were its rows restored from a backup?"
+)
 @ONE_BROKER
 async def test_rows_restored_from_a_backup_get_sequences_above_those_that_placement_knows(
     bus: str, books: str
@@ -374,6 +377,7 @@ async def test_rows_restored_from_a_backup_get_sequences_above_those_that_placem
                 await metal.until_stocks(row.id, {CLASS: 1})
 
 
+@pytest.mark.hits("too many nodes are to be read alone: all are listed")
 @ONE_BROKER
 async def test_many_deleted_nodes_are_removed_although_they_are_not_read_one_by_one(
     bus: str, books: str
@@ -394,6 +398,7 @@ async def test_many_deleted_nodes_are_removed_although_they_are_not_read_one_by_
         await metal.until_stocks(nodes[60], {CLASS: 0})
 
 
+@pytest.mark.hits("nodes that Ironic lacks are held: too many are missing, or they were missing before")
 @ONE_BROKER
 async def test_many_nodes_that_vanish_at_once_stay_reserved_and_come_back(bus: str, books: str) -> None:
     hidden: set[ProviderId] = set()
@@ -419,6 +424,7 @@ async def test_many_nodes_that_vanish_at_once_stay_reserved_and_come_back(bus: s
             await metal.until_row(node, missing_since_us=0)
 
 
+@pytest.mark.hits("report of node %s: %s")
 @ONE_BROKER
 async def test_a_foreign_provider_is_left_alone_or_taken_over_as_configured(bus: str, books: str) -> None:
     async with nodes_setup(bus, books, 2) as metal:

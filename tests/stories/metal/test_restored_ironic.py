@@ -113,6 +113,7 @@ async def change_rows(there: DeploySetup, change: Callable[[NodeRow], NodeRow]) 
         await transaction.save([change(row) for row in rows.values()])
 
 
+@pytest.mark.hits("node %s: %s; nothing is done there without a person's order")
 async def test_of_a_restored_ironic_nothing_is_settled_until_a_person_has_answered(
     bus: str, books: str
 ) -> None:
@@ -144,6 +145,7 @@ async def test_of_a_restored_ironic_nothing_is_settled_until_a_person_has_answer
         assert all("attempt 1 of it has ended" in each.why for row in rows for each in row.unasked)
 
 
+@pytest.mark.hits("the undeploy of instance %s from node %s, of which attempt %d has ended, %s")
 async def test_daemons_together_take_only_a_few_instances_off_by_themselves(bus: str, books: str) -> None:
     nodes = available_nodes(6)
     few = structs.replace(SWEEPS, undeploys_unasked=2)

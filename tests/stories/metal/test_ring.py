@@ -192,6 +192,7 @@ async def test_rows_that_stay_locked_are_told_of_once_and_taken_over_when_they_a
     await check_all_agree(store, d2)
 
 
+@pytest.mark.hits("daemon %r took over %d of %d nodes without a live owner in %.2f s")
 @simulated
 async def test_the_nodes_of_a_dead_daemon_have_new_owners_as_soon_as_its_lease_is_over() -> None:
     store = await filled(a_store())
@@ -268,6 +269,11 @@ async def test_a_draining_daemon_hands_everything_over_and_takes_nothing() -> No
     assert len(d1.nodes) == 90
 
 
+@pytest.mark.hits(
+    "daemon %r lost its lease: it joins again, without its nodes",
+    "the lease is over by the database's clock: the daemon joins again",
+    "the database does not answer about the lease in time",
+)
 @simulated
 async def test_a_daemon_suspended_longer_than_its_lease_acts_on_none_of_its_nodes() -> None:
     store = await filled(a_store())

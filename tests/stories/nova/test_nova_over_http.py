@@ -29,6 +29,10 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 LONG_S = 1800
 
 
+@pytest.mark.hits(
+    "an answer to Nova is given up: its caller does not wait any more",
+    "an answer to %s of %s was %s: what it claimed is released",
+)
 @EACH
 async def test_nothing_is_claimed_for_a_caller_that_gave_up(kind: str) -> None:
     """One got no signs of life in time. The others waited in Nova's queue: since the scheduler had as many calls as it takes, and since
@@ -56,6 +60,7 @@ async def test_nothing_is_claimed_for_a_caller_that_gave_up(kind: str) -> None:
         assert len(await world.held(later)) == 1
 
 
+@pytest.mark.hits("claims for %d instances are not released yet: %s")
 @EACH
 @pytest.mark.parametrize("trouble", ["request lost", "answer lost", "placement hangs"])
 async def test_a_refused_request_gives_all_back_whatever_happens_meanwhile(kind: str, trouble: str) -> None:
@@ -100,6 +105,7 @@ async def moving(world: NovaWorld, case: str) -> tuple[UUID, dict[str, dict[str,
     return instance, kept, {"ignore_hosts": ["h1"]}
 
 
+@pytest.mark.hits("the queue of a caller of Nova does not exist: the answer is tried again")
 @EACH
 @pytest.mark.parametrize("case", ["a boot", "a resize", "evacuated", "evacuated twice", "from a pool"])
 async def test_a_claim_of_a_scheduler_that_died_is_answered_by_the_next_one_with_the_same_host(
@@ -126,6 +132,7 @@ async def test_a_claim_of_a_scheduler_that_died_is_answered_by_the_next_one_with
         assert {name: held[name] for name in kept} == kept
 
 
+@pytest.mark.hits("placement does not answer: hosts are looked for again")
 @EACH
 @pytest.mark.parametrize("case", ["a boot", "evacuated", "from a pool"])
 async def test_a_claim_whose_answer_is_lost_is_answered_and_given_back_if_nobody_hears_that(
@@ -150,6 +157,7 @@ async def test_a_claim_whose_answer_is_lost_is_answered_and_given_back_if_nobody
         assert await world.held(instance) == kept
 
 
+@pytest.mark.hits("claims are not given back: the call is not this scheduler's any more")
 @EACH
 async def test_a_scheduler_that_lost_its_connection_releases_nothing_that_another_one_has_answered(
     kind: str,

@@ -77,6 +77,7 @@ async def test_a_request_that_names_an_unknown_host_holds_up_no_other_one() -> N
     assert all("no such host is known" in each for each in reasons)
 
 
+@pytest.mark.hits("a request names what is not known: Nova is read before it is refused")
 async def test_a_request_that_names_a_new_host_is_decided_after_nova_was_read() -> None:
     async with nova_world() as world:
         await world.add("h1", "new")

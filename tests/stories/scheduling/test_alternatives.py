@@ -115,6 +115,7 @@ async def test_a_refusal_has_the_funnel_of_each_flavor(bus: str, books: str) -> 
         assert state.flavor is None
 
 
+@pytest.mark.hits("a share that was claimed before is adopted")
 @pytest.mark.parametrize("gold", [0, 1])
 async def test_a_claim_of_a_scheduler_that_died_is_taken_with_its_flavor(gold: int) -> None:
     """The only node is held by this very instance: it is not searched for a VM."""

@@ -71,6 +71,7 @@ async def test_all_or_nothing_is_refused_with_the_numbers_of_all(bus: str, books
         await setup.built(all_of(2, 2, project=SHOP))
 
 
+@pytest.mark.hits("a claim is refused by quota: the next flavor is tried")
 @STAGES
 async def test_a_flavor_over_the_quota_is_passed_over(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():

@@ -55,6 +55,7 @@ async def test_a_request_that_no_host_can_take_ends_in_error_with_the_funnel(bus
         assert heard[0] == InstanceFailed(cell="cell0", instance=state)
 
 
+@pytest.mark.hits("the host to try again does not qualify any more: it is passed over")
 @STAGES
 async def test_a_host_that_stops_qualifying_between_choice_and_claim_gives_way_to_the_next(
     bus: str, books: str
@@ -72,6 +73,7 @@ async def test_a_host_that_stops_qualifying_between_choice_and_claim_gives_way_t
             assert losing.verdicts == [ShapeMoved, Claimed]
 
 
+@pytest.mark.hits("a claim is refused: another way on the same host is tried")
 @STAGES
 async def test_a_cell_of_a_host_that_fills_up_between_choice_and_claim_gives_way_to_another_cell_of_that_host(
     bus: str, books: str

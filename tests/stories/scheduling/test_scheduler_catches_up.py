@@ -116,6 +116,7 @@ async def test_with_two_placement_workers_the_writes_of_both_are_known_before_a_
             assert (state.state, state.no_valid_host, state.refusals) == ("active", None, ())
 
 
+@pytest.mark.hits("placement does not tell changes since so long ago: all is read again")
 @ONE_BROKER
 async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement():
@@ -146,6 +147,7 @@ async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus
             assert len(picture.trees.internals()) == 3
 
 
+@pytest.mark.hits("%d providers differ from placement's, reading all pages again")
 @ONE_BROKER
 async def test_a_change_that_was_lost_silently_is_noticed_and_healed(bus: str, books: str) -> None:
     reads, patient = ReadCounter(), structs.replace(QUICK_PACE, verify_every_s=0.2)

@@ -129,6 +129,7 @@ async def test_fifty_that_must_be_apart_are_all_built_though_a_third_of_the_buil
         assert any(each.is_refused for state in ended for each in state.failures)
 
 
+@pytest.mark.hits("no alternate is left: hosts that had no room are tried again")
 @STAGES
 async def test_when_no_further_host_fits_it_ends_with_every_reason(bus: str, books: str) -> None:
     names = [f"h{number}" for number in range(5)]

@@ -293,6 +293,7 @@ async def test_the_database_of_another_program_is_refused_and_stays_as_it_is(jou
         pass
 
 
+@pytest.mark.hits("publishers are blocked: %s")
 async def test_nothing_is_confirmed_while_the_disk_is_full_and_everything_once_it_is_not(
     journal_path: Path,
 ) -> None:

@@ -71,6 +71,7 @@ async def test_a_file_that_is_no_socket_is_left_alone(socket_path: Path) -> None
     assert socket_path.read_text() == "precious"
 
 
+@pytest.mark.hits("disconnecting a client that sent an invalid request: %s")
 @pytest.mark.parametrize(
     "noise",
     [

@@ -57,6 +57,7 @@ async def test_parts_of_one_name_in_several_processes_do_not_try_again_together(
     assert len(pauses_s) == 20
 
 
+@pytest.mark.hits("a call has failed for the moment, and is tried again")
 def test_a_retried_call_answers_as_soon_as_a_try_succeeds() -> None:
     tried: list[int] = []
 

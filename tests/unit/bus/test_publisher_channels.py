@@ -13,6 +13,7 @@ from tests.stories.breakable import BreakableBroker, Faults
 pytestmark = pytest.mark.asyncio
 
 
+@pytest.mark.hits("the broker refused a parcel on one channel and took it on another: the first is replaced")
 async def test_what_one_channel_refuses_for_ever_leaves_on_another() -> None:
     memory, faults = MemoryAccess(MemoryBroker(), ""), Faults()
     async with (

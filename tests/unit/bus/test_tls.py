@@ -88,6 +88,7 @@ async def test_a_client_uses_renewed_certificates_at_its_next_connection_and_a_s
     assert of_both[1] == of_client[1]
 
 
+@pytest.mark.hits("a client is refused: %s")
 async def test_a_server_that_wants_certificates_refuses_each_wrong_one_with_its_reason(files: Files) -> None:
     past = datetime.now(UTC) - timedelta(days=1)
     async with serving(server_tls(files.server, "", files.ca)) as port:

@@ -92,6 +92,10 @@ async def test_a_daemon_that_dies_at_any_request_of_a_deploy_is_followed_by_one_
     assert stand.row.deploy is None
 
 
+@pytest.mark.hits(
+    "a node is not worked on: this daemon may not act on it",
+    "an order to Ironic is not sent: the node is not this daemon's any more",
+)
 async def test_a_daemon_that_lost_its_place_orders_nothing_more() -> None:
     """It is stopped between two steps; its place is lost meanwhile, as when the process stood still."""
     stand = Stand(hears=False)

@@ -200,6 +200,7 @@ async def test_a_claim_is_granted_once_and_refused_where_there_is_no_room(kind: 
         assert await world.holds(consumer) == {str(HOST): {"VCPU": 2}}
 
 
+@pytest.mark.hits("several claims are refused together: each is made alone")
 @EACH
 async def test_of_claims_that_come_together_only_those_without_room_are_refused(kind: str) -> None:
     async with http_world(kind, HOST, OTHER) as world:

@@ -54,6 +54,7 @@ def row(number: int) -> Kept:
     return OutboxKey(number), [Outgoing(removal)]
 
 
+@pytest.mark.hits("rows wait in the database: too many are under way to their cell")
 async def test_a_cell_hears_of_each_row_once_and_of_no_more_at_once_than_may_be_under_way() -> None:
     cell, api = Broker(), Broker()
     station: Any = SimpleNamespace(publisher=cell, settings=SETTINGS, chance=random.Random(7))
