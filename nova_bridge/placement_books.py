@@ -454,6 +454,7 @@ class HttpClaims:
             if refused is None or not refused.of_provider:
                 return refused
             if number + 1 < CONFLICT_TRIES_MAX:
+                log.debug("a write conflicts with those of others: it is tried again")
                 await asyncio.sleep(self._chance.uniform(0, CONFLICT_PAUSE_S_MAX))
         return refused
 

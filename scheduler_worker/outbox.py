@@ -411,6 +411,7 @@ class Outbox:
                 if ways == {None}:
                     found += [(note.kept, message) for message in await self._notes.messages_of(note)]
                 elif len(ways) > 1:
+                    log.debug("a note names rows of several brokers: it is replaced by one for each")
                     await self._note_anew(note)
             if found:
                 return found

@@ -27,7 +27,8 @@ from engine.refusals import AlreadyClaimed, Claimed, ClaimVerdict, DoesNotFit, R
 from kit.errors import Unavailable
 from kit.keystone import OpenStackSettings
 from kit.rest import RestLimits
-from nova_bridge.placement_api import PlacementApi
+from nova_bridge import placement_books
+from nova_bridge.placement_api import CONCURRENT_UPDATE, PlacementApi
 from nova_bridge.placement_books import HttpBooks, HttpClaims
 from tests.unit.nova.upstream_placement import PlacementWriter, a_placement
 
@@ -38,11 +39,14 @@ AMOUNTS = (ResourceAmount(provider=HOST, resource="VCPU", amount=2),)
 
 
 class Failing(httpx.AsyncBaseTransport):
-    """The way to placement, on which a connection is reset at the next question whose address has this part."""
+    """The way to placement, on which a connection is reset at the next question whose address has this part, and on which others
+    write to the providers of the next so many claims at the same time.
+    """
 
     def __init__(self, placement: httpx.AsyncBaseTransport) -> None:
         self._placement = placement
         self.at = ""
+        self.conflicts = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         # As noauth2 wants it.
@@ -50,6 +54,10 @@ class Failing(httpx.AsyncBaseTransport):
         if self.at and self.at in request.url.path:
             self.at = ""
             raise httpx.ReadError("reset")
+        if self.conflicts and request.method == "PUT" and "/allocations/" in request.url.path:
+            self.conflicts -= 1
+            why = {"code": CONCURRENT_UPDATE, "detail": "another process changed the provider"}
+            return httpx.Response(409, json={"errors": [why]}, request=request)
         return await self._placement.handle_async_request(request)
 
 
@@ -198,6 +206,20 @@ async def test_a_claim_is_granted_once_and_refused_where_there_is_no_room(kind: 
         assert isinstance(large, DoesNotFit)
         assert (large.shortfalls[0].provider, large.shortfalls[0].resource) == (HOST, "VCPU")
         assert await world.holds(consumer) == {str(HOST): {"VCPU": 2}}
+
+
+@pytest.mark.hits("a write conflicts with those of others: it is tried again")
+@pytest.mark.parametrize(("conflicts", "verdict"), [(3, Claimed), (4, DoesNotFit)])
+async def test_a_claim_is_tried_four_times_while_others_write_to_the_same_provider(
+    monkeypatch: pytest.MonkeyPatch, conflicts: int, verdict: type[ClaimVerdict]
+) -> None:
+    monkeypatch.setattr(placement_books, "CONFLICT_PAUSE_S_MAX", 0.0)
+    async with http_world("ours", HOST) as world:
+        world.failing.conflicts = conflicts
+
+        assert isinstance(await world.ask(a_claim(uuid4())), verdict)
+        await world.books.catch_up()
+        assert (world.failing.conflicts, world.free(HOST)) == (0, 6 if verdict is Claimed else 8)
 
 
 @pytest.mark.hits("several claims are refused together: each is made alone")

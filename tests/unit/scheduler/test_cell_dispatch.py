@@ -3,19 +3,25 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from bus.messages.cell import RemoveFromCell
 from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing
 from engine.flavors import InstanceId, RequestId
-from scheduler_worker.outbox import CellDispatch
+from kit.parts import RowByRow
+from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.outbox import CellDispatch, Outbox, OutboxNotes
+from scheduler_worker.store_sql import NewRequest
+from tests.contracts.scheduler_rows import LATER, a_placed, a_request, accept, note
 from tests.contracts.stage import SETTINGS
+from tests.stores_in_memory import MemorySchedulerStore
 
 pytestmark = pytest.mark.asyncio
 
@@ -84,3 +90,35 @@ async def test_a_cell_hears_of_each_row_once_and_of_no_more_at_once_than_may_be_
     assert {*dispatch.confirmed} == {2, 3}
     dispatch.send([row(4)])
     assert cell.taken == [1, 2, 3, 4, 1, 4]
+
+
+def placed_in(cell: str, number: int) -> InstanceRow:
+    (row,) = a_placed(a_request(number)).rows
+    assert row.order is not None
+    return structs.replace(
+        row, told=structs.replace(row.told, cell=cell), order=structs.replace(row.order, cell=cell)
+    )
+
+
+async def _met_bug(row: object, bug: Exception) -> None:
+    raise AssertionError(f"row {row} met a bug") from bug
+
+
+@pytest.mark.hits("a note names rows of several brokers: it is replaced by one for each")
+async def test_of_a_note_that_is_older_than_the_broker_of_a_cell_each_broker_says_its_own_rows() -> None:
+    store, rows = MemorySchedulerStore(), [placed_in("c1", 1), placed_in("c2", 2)]
+    for row in rows:
+        await accept(store, NewRequest(row.told.request_id, b"same", (row,)))
+    await note(store, rows)
+    api: Any = Broker()
+    station: Any = SimpleNamespace(publisher=Broker(), settings=SETTINGS, chance=random.Random(7))
+    failed: Any = SimpleNamespace(of=lambda *_: RowByRow(_met_bug))
+    notes = OutboxNotes(store, timedelta(0), lambda: LATER, failed)
+    outbox = Outbox(store, notes, api, [CellDispatch(("c2",), station, api, notes, under_way_max=3)])
+
+    # The first look replaces the note, and may find only the next one.
+    said = [*await outbox.pending(), *await outbox.pending()]
+
+    assert {getattr(message, "cell", "") for _, message in said} == {"c1"}
+    left = await store.unconfirmed(LATER + timedelta(days=1), None, 10)
+    assert [[row.told.cell for row in each.rows] for each in left] == [["c2"], ["c1"]]
