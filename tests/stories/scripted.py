@@ -44,13 +44,12 @@ M = TypeVar("M", bound=Message)
 
 
 class ScriptedCell:
-    """A conductor that reports each placed instance as active at once; a silent one reports nothing."""
+    """A conductor that reports each placed instance as active at once."""
 
     def __init__(self, cell: str, station: Station) -> None:
         self.cell = cell
         self.placed: list[PlaceInCell] = []
         self.removed: list[RemoveFromCell] = []
-        self.is_silent = False
         self._orders = dict[InstanceId, PlaceInCell]()
         self.worker = Worker(
             station,
@@ -71,8 +70,7 @@ class ScriptedCell:
                 continue
             self._orders[order.instance] = order
             self.placed.append(order)
-            if not self.is_silent:
-                said.append(Tell(InstanceActive(cell=self.cell, instance=self._state(order, "active", 101))))
+            said.append(Tell(InstanceActive(cell=self.cell, instance=self._state(order, "active", 101))))
         return said
 
     async def _on_remove(self, orders: Sequence[Received[RemoveFromCell]], _: None) -> list[Said]:

@@ -32,24 +32,13 @@ from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import Cloud, a_host, cloud, filler_of
 from tests.stories.layouts import STAGES
 from tests.stories.scripted import host_id
-from tests.waiting import until
+from tests.waiting import Clock, until
 
 pytestmark = pytest.mark.asyncio
 
 # Longer than a host may be silent, and too short for a scheduler to read all rows of hosts again.
-LONG = timedelta(seconds=31)
+LONG_S = 31
 SOON = structs.replace(SETTINGS, host_down_s=30.0)
-
-
-class Calendar:
-    """A clock of schedulers, which stands still until it is moved. By it hosts fall silent."""
-
-    def __init__(self) -> None:
-        self.began = datetime.now(UTC)
-        self.ahead = timedelta()
-
-    def now(self) -> datetime:
-        return self.began + self.ahead
 
 
 async def refused(setup: Cloud, name: str) -> str:
@@ -82,12 +71,12 @@ async def report_two_levels(setup: Cloud, name: str) -> None:
 async def test_a_host_is_deleted_once_nothing_is_left_on_it_and_is_new_if_it_comes_back(
     bus: str, books: str
 ) -> None:
-    calendar = Calendar()
+    clock = Clock(datetime.now(UTC))
     async with (
         cloud(bus, books) as setup,
         setup.placement(),
-        setup.scheduler(clock=calendar.now, bus=SOON),
-        setup.scheduler("another", clock=calendar.now, bus=SOON),
+        setup.scheduler(clock=clock, bus=SOON),
+        setup.scheduler("another", clock=clock, bus=SOON),
         setup.listening("host.changed.#") as heard,
     ):
         for name in ("h1", "h2"):
@@ -105,7 +94,7 @@ async def test_a_host_is_deleted_once_nothing_is_left_on_it_and_is_new_if_it_com
         assert (use.host, use.classes["VCPU"]) == (host_id("h2"), ClassAmounts(used=3, capacity=12))
 
         assert (await refused(setup, "h2")).startswith("was heard 0 s ago: stop its compute")
-        calendar.ahead = LONG
+        clock.pass_s(LONG_S)
         assert await refused(setup, "c1/h2") == "has 1 instances (vm-1): evacuate or delete them first"
         await setup.delete(build.id)
         await setup.until_used(**used | {"h2": 2})
@@ -174,14 +163,14 @@ async def test_a_host_that_was_deleted_while_its_compute_lived_on_is_a_whole_new
 async def test_a_host_that_is_heard_while_it_is_deleted_is_not_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calendar = Calendar()
+    clock = Clock(datetime.now(UTC))
     async with (
         cloud("memory", "sqlite") as setup,
         setup.placement(),
-        setup.scheduler(clock=calendar.now, bus=SOON),
+        setup.scheduler(clock=clock, bus=SOON),
     ):
         await setup.add_hosts("h1")
-        calendar.ahead = LONG
+        clock.pass_s(LONG_S)
         # It is silent when the order is judged, and heard when its row would go.
         unheard = iter([None])
         monkeypatch.setattr(HostRegistry, "unheard", lambda *_: next(unheard, timedelta(seconds=1)))
@@ -232,8 +221,8 @@ async def test_a_node_is_deleted_in_ironic_and_a_page_has_only_the_hosts_that_ar
 async def test_a_host_that_another_worker_has_deleted_is_forgotten_though_the_word_of_it_was_lost(
     bus: str, books: str
 ) -> None:
-    calendar = Calendar()
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(clock=calendar.now):
+    clock = Clock(datetime.now(UTC))
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(clock=clock):
         await setup.add_hosts("h1")
         (picture,) = setup.pictures
         async with setup.rows.transaction() as transaction:
@@ -241,7 +230,7 @@ async def test_a_host_that_another_worker_has_deleted_is_forgotten_though_the_wo
             await transaction.forget_hosts([host_id("h1")])
         assert picture.registered(picture.row_of(host_id("h1"))) is not None
 
-        calendar.ahead += timedelta(minutes=2)
+        clock.pass_s(120)
 
         await until(
             lambda: picture.registered(picture.row_of(host_id("h1"))) is None,

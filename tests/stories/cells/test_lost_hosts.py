@@ -30,24 +30,16 @@ from tests.stories.cells.cell_setup import (
 from tests.stories.cloud import CELL_PACE, Cloud, a_build, cloud, funnel_of, instance_of
 from tests.stories.layouts import ONE_BROKER, STAGES
 from tests.stories.scripted import BUILD, SILENT, host_id
-from tests.waiting import until
+from tests.waiting import Clock, until
 
 pytestmark = pytest.mark.asyncio
 
 
-class HeldSeconds:
-    """The clock by which silence is measured: the test moves it, in steps that the conductor sees one by one."""
-
-    def __init__(self) -> None:
-        self.at_s = 0.0
-
-    def __call__(self) -> float:
-        return self.at_s
-
-    async def move(self, watching: Periodic, seconds: int, step: int = 10) -> None:
-        for _ in range(0, seconds, step):
-            self.at_s += step
-            await until_looked(watching)
+async def move(clock_s: Clock[float], watching: Periodic, seconds: int, step: int = 10) -> None:
+    """Silence is measured by this clock: it moves in steps that the conductor sees one by one."""
+    for _ in range(0, seconds, step):
+        clock_s.pass_s(step)
+        await until_looked(watching)
 
 
 async def until_looked(watching: Periodic) -> None:
@@ -63,7 +55,7 @@ async def until_looked(watching: Periodic) -> None:
 
 
 @asynccontextmanager
-async def conducting(setup: CellSetup, clock_s: HeldSeconds) -> AsyncIterator[Periodic]:
+async def conducting(setup: CellSetup, clock_s: Clock[float]) -> AsyncIterator[Periodic]:
     async with setup.conducting(clock_s=clock_s) as parts:
         found = {each.status.name: each for each in every_part(parts) if isinstance(each, Supervised)}
         # Silence counts from then on; a clock that has moved before would have to move further.
@@ -78,7 +70,7 @@ async def conducting(setup: CellSetup, clock_s: HeldSeconds) -> AsyncIterator[Pe
 async def test_with_no_scheduler_a_boot_on_a_host_that_fell_silent_takes_its_alternate(
     bus: str, books: str
 ) -> None:
-    clock_s = HeldSeconds()
+    clock_s = Clock(0.0)
     async with (
         cell_setup(bus, books, conducted=False) as setup,
         conducting(setup, clock_s) as watching,
@@ -89,7 +81,7 @@ async def test_with_no_scheduler_a_boot_on_a_host_that_fell_silent_takes_its_alt
         await until(lambda: len(setup.computes.spawns) == 1)
 
         # The clock of attempts stands still: only the silence of the host can end this one.
-        await clock_s.move(watching, int(SETTINGS.host_down_s) + 10)
+        await move(clock_s, watching, int(SETTINGS.host_down_s) + 10)
 
         end = await setup.told(order)
         assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
@@ -114,7 +106,7 @@ async def test_all_that_waits_for_a_dead_host_goes_on_and_when_it_returns_it_kee
 ) -> None:
     async with (
         cell_setup(bus, books, conducted=False) as setup,
-        conducting(setup, HeldSeconds()) as watching,
+        conducting(setup, Clock(0.0)) as watching,
         setup.cloud.listening("host.cleaned.c1") as cleaned,
     ):
         await setup.hosts(h1=BUILD, h2=BUILD)

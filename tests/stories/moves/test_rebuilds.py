@@ -15,7 +15,6 @@ from tests.contracts.placement_orders import an_id
 from tests.stories.layouts import BOTH, STAGES
 from tests.stories.metal.test_deploys import (
     LONG_DEPLOYS,
-    DeploySetup,
     deploy_setup,
 )
 from tests.stories.moves.test_moves import SILENT, Movers, down, hosts_of_held_time, movers
@@ -31,28 +30,18 @@ def a_rebuild(instance: InstanceId, number: int = 1, **fields: object) -> Rebuil
     return structs.replace(rebuild, **fields)
 
 
-async def ask(metal: DeploySetup, order: RebuildInstance) -> Message:
-    return await metal.cloud.client.ask(order)
-
-
-async def an_active_instance(metal: DeploySetup) -> InstanceId:
-    await metal.until_offered(*metal.nodes)
-    instance = await metal.boot(1, config_drive="http://drives/1")
-    await metal.until_active(instance)
-    return instance
-
-
 @STAGES
 async def test_an_active_instance_is_rebuilt_in_place_and_a_repeated_request_changes_nothing(
     bus: str, books: str
 ) -> None:
     nodes = available_nodes(1)
     async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
-        instance = await an_active_instance(metal)
-        before = await metal.cloud.until_state(instance, "active")
+        await metal.until_offered(*metal.nodes)
+        instance = await metal.boot(1, config_drive="http://drives/1")
+        before = await metal.until_active(instance)
         order = a_rebuild(instance)
 
-        answer = await ask(metal, order)
+        answer = await metal.cloud.client.ask(order)
         rebuilt = await metal.cloud.until_state(instance, "active")
 
         assert isinstance(answer, InstancesFound)
@@ -68,7 +57,7 @@ async def test_an_active_instance_is_rebuilt_in_place_and_a_repeated_request_cha
         assert node.instance_info["configdrive"] == "http://drives/1"
         assert [each.used for each in (await metal.stocks()).values()] == [1]
 
-        assert await ask(metal, order) == InstancesFound(instances=(rebuilt,))
+        assert await metal.cloud.client.ask(order) == InstancesFound(instances=(rebuilt,))
         (same,) = metal.with_instance(instance)
         assert same.provision_updated_at == node.provision_updated_at
 

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime, timedelta
 from urllib.parse import quote, urlsplit
 from uuid import UUID, uuid4, uuid5
 
@@ -23,7 +22,6 @@ from kit.health_server import Metrics
 from kit.keystone import OpenStackSettings
 from kit.process import Part, run_until
 from kit.rest import RestLimits
-from kit.times import now
 from nova_bridge.cloud import CloudAggregate, CloudCell, ComputeService, NovaCloud, services_by_host, zoned
 from nova_bridge.placement_api import PlacementApi
 from nova_bridge.selection import ComputeNode
@@ -38,7 +36,7 @@ from tests.stories.nova.conductor import Conductor, conductor
 from tests.stories.scripted import NAMES, host_id
 from tests.unit.nova.recorded import args_of
 from tests.unit.nova.upstream_placement import PlacementWriter, a_placement
-from tests.waiting import until
+from tests.waiting import MovedClock, until
 
 EACH = pytest.mark.parametrize("kind", [pytest.param("OpenStack's", marks=pytest.mark.proof), "ours"])
 AMOUNTS = {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}
@@ -153,11 +151,8 @@ class NovaWorld(PlacementWriter):
         self.direct = direct
         self.conductor = conductor
         self.known = KnownNova(None)
-        # By how much the clock of schedulers is ahead.
-        self.ahead = timedelta()
-
-    def clock(self) -> datetime:
-        return now() + self.ahead
+        # That of schedulers.
+        self.clock = MovedClock()
 
     async def add(self, *names: str, pooled: bool = False, cell: UUID = FIRST, **totals: int) -> None:
         """Computes write their providers. With `pooled`, their disks are in a pool that they share."""

@@ -3,7 +3,6 @@
 In the end, each instance holds what its caller was answered, and nothing is held for a caller that got no host.
 """
 
-from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -48,7 +47,7 @@ async def test_nothing_is_claimed_for_a_caller_that_gave_up(kind: str) -> None:
             await until(lambda: world.line.held > 0, "placement is asked")
             began: dict[str, Any] = {"_context_timestamp": world.clock().replace(tzinfo=None).isoformat()}
             await world.conductor.send(SELECT, asked_for(crowded), _timeout=60, expires_s=LONG_S, **began)
-            world.ahead += timedelta(seconds=61)
+            world.clock.pass_s(61)
             world.line.open.set()
             await world.until_ended(metrics, "late", 2)
         await world.conductor.send(SELECT, asked_for(early), _timeout=60, expires_s=LONG_S, **began)
@@ -175,7 +174,7 @@ async def test_a_scheduler_that_lost_its_connection_releases_nothing_that_anothe
             await world.conductor.listen_on(queue)
             async with world.scheduler(is_direct=True):
                 (host,) = hosts_of(await world.conductor.until_answered(id_))
-            world.ahead += timedelta(seconds=61)
+            world.clock.pass_s(61)
             await world.broker.plug_in()
             await world.conductor.select(an_instance())
 

@@ -1,6 +1,5 @@
 """What one project may ask for has limits. A request beyond them is rejected by name before anything is written."""
 
-from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -19,6 +18,7 @@ from engine.flavors import InstanceId, Wait
 from engine.inventories import GroupId
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import BOTH
+from tests.waiting import MovedClock
 
 pytestmark = [pytest.mark.asyncio, BOTH]
 
@@ -84,12 +84,7 @@ async def test_a_project_may_ask_for_only_so_many_instances_a_second(bus: str, b
     """A project that has used up its rate may ask again later. A delete of what is not known counts, for it leaves a row; others do
     not.
     """
-    ahead = [timedelta()]
-    settings = structs.replace(QUICK, project_rate=1)
-
-    def clock() -> datetime:
-        return datetime.now(UTC) + ahead[0]
-
+    clock, settings = MovedClock(), structs.replace(QUICK, project_rate=1)
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(settings=settings, clock=clock):
         first = await booted(setup, 1, count=100)
 
@@ -104,7 +99,7 @@ async def test_a_project_may_ask_for_only_so_many_instances_a_second(bus: str, b
         assert [each.state for each in deleted.instances] == ["deleted"]
         await booted(setup, 3, project="bank")
 
-        ahead[0] = timedelta(seconds=100)
+        clock.pass_s(100)
         await booted(setup, 4)
         assert isinstance(await setup.client.ask(unknown), InstancesFound)
 

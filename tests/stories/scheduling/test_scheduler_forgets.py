@@ -17,7 +17,7 @@ from tests.contracts.stage import send
 from tests.stories.cloud import QUICK, QUICK_PACE, a_build, cloud, funnel_of, instance_of
 from tests.stories.layouts import ONE_BROKER
 from tests.stories.scripted import host_id
-from tests.waiting import until
+from tests.waiting import MovedClock, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -25,42 +25,33 @@ DAY = timedelta(days=1)
 FORGETS = structs.replace(QUICK_PACE, prune_every_s=0.02)
 
 
-class Calendar:
-    """A correct clock that is some days ahead."""
-
-    def __init__(self) -> None:
-        self.ahead = timedelta()
-
-    def now(self) -> datetime:
-        return datetime.now(UTC) + self.ahead
-
-
 @ONE_BROKER
 async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_only_silent_is_not(
     bus: str, books: str
 ) -> None:
-    calendar, forgetting = Calendar(), structs.replace(QUICK, horizon_s=10**9)
+    clock, forgetting = MovedClock(), structs.replace(QUICK, horizon_s=10**9)
+    began = clock()
     async with (
         cloud(bus, books) as setup,
         setup.placement(),
-        setup.scheduler(clock=calendar.now, settings=forgetting, pace=FORGETS),
-        setup.scheduler("another", clock=calendar.now, settings=forgetting, pace=FORGETS),
+        setup.scheduler(clock=clock, settings=forgetting, pace=FORGETS),
+        setup.scheduler("another", clock=clock, settings=forgetting, pace=FORGETS),
     ):
         await setup.add_hosts("removed", "silent")
         assert isinstance(await setup.client.ask(SetHost(host="removed", mode="draining")), HostSet)
         assert isinstance(await setup.client.ask(DeleteProvider(id=host_id("removed"))), WriteAnswered)
 
         async def is_forgotten() -> bool:
-            calendar.ahead += timedelta(minutes=30)
+            clock.pass_s(30 * 60)
             return {host.name for host in await setup.rows.hosts(HostQuery())} == {"silent"}
 
         await until(is_forgotten, "it is forgotten")
-        assert calendar.ahead >= DAY
+        assert clock() >= began + DAY
         numbers = itertools.count(1)
 
         async def is_counted_by_nobody() -> bool:
             """Eight builds in a row, so that both workers handled some. Each worker counts its own day: one may begin later."""
-            calendar.ahead += timedelta(minutes=30)
+            clock.pass_s(30 * 60)
             for number in itertools.islice(numbers, 8):
                 (state,) = await setup.built(a_build(number), "error")
                 if [(step.step, step.removed) for step in funnel_of(state).steps] != [("up", 1)]:

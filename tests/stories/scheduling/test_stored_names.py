@@ -302,7 +302,7 @@ async def test_an_instance_gets_the_devices_of_the_profile_that_its_flavor_names
 
 
 @STAGES
-async def test_profiles_are_listed_shown_and_refused_by_their_fields(bus: str, books: str) -> None:
+async def test_profiles_are_listed_planned_with_and_refused_by_their_fields(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         await store_profiles(setup, SLOW, FAST, FAST)
         assert await setup.client.ask(AskDeviceProfiles(limit=1)) == DeviceProfilesFound(
@@ -338,12 +338,7 @@ async def test_profiles_are_listed_shown_and_refused_by_their_fields(bus: str, b
             refused = await setup.ask(CreateDeviceProfile(profile=wrong), BuildRejected)
             assert refused.field == field
             assert value in (None, refused.value)
-
-
-@STAGES
-async def test_a_plan_reads_the_profile_and_refuses_one_that_is_not_there(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await store_profiles(setup, FAST)
+        # A plan reads the profile, and names one that is not there.
         await setup.ask(AskPlan(request=BuildInstance(flavor=WITH_FAST)), PlanFound)
         other = structs.replace(WITH_FAST, extra_specs={"accel:device_profile": "none"})
         refused = await setup.ask(AskPlan(request=BuildInstance(flavor=other)), BuildRejected)

@@ -1,5 +1,7 @@
 """The one place that decides what happens to a message after its handler failed."""
 
+from typing import Any
+
 import pytest
 
 from bus.message import Message
@@ -12,21 +14,52 @@ from tests.varied import varied
 SETTINGS = varied(BusSettings(), RETRY_DELAY_MS_FIRST=10, RETRY_DELAY_MS_MAX=100, ATTEMPTS_MAX=4)
 
 
-@pytest.mark.parametrize(
-    "problem", [Poison("no"), Transient("no"), Unavailable("no"), Bug("no"), ValueError("no")]
-)
-def test_a_batch_that_failed_is_tried_one_by_one(problem: Exception) -> None:
-    assert after_failure(problem, items=3, attempts=0, settings=SETTINGS) == OneByOne()
+BLAMELESS = PutBack(SETTINGS.BLAMELESS_DELAY_MS, counts=False)
+SLOW = TookTooLong("60 s")
+VERDICTS: dict[str, tuple[Exception, dict[str, Any], GiveUp | OneByOne | PutBack]] = {
+    **{
+        f"a batch that failed is tried one by one: {type(problem).__name__}": (
+            problem,
+            {"items": 3},
+            OneByOne(),
+        )
+        for problem in (Poison("no"), Transient("no"), Unavailable("no"), Bug("no"), ValueError("no"))
+    },
+    "a poison message is dead-lettered at once": (Poison("never"), {}, GiveUp("never")),
+    **{
+        f"anything else goes back with growing pauses: {attempts}": (
+            ValueError("x"),
+            {"attempts": attempts},
+            PutBack(delay_ms, is_bug=True),
+        )
+        for attempts, delay_ms in enumerate((10, 20, 40))
+    },
+    "a failure of a server in a second process is no bug": (
+        Interrupted("x"),
+        {"failed_elsewhere": True},
+        PutBack(10),
+    ),
+    "a lock that others have counts no attempt": (Locked("by others"), {"attempts": 3}, BLAMELESS),
+    "a server that is away counts no attempt": (Unavailable("no server"), {"attempts": 3}, BLAMELESS),
+    "a timeout counts no attempt if no other message succeeds": (
+        SLOW,
+        {"attempts": 3, "others_succeed": False},
+        BLAMELESS,
+    ),
+    "a timeout counts an attempt if other messages succeed": (SLOW, {"others_succeed": True}, PutBack(10)),
+    "the last timeout gives the message up": (
+        SLOW,
+        {"attempts": 3, "others_succeed": True},
+        GiveUp("60 s; 4 attempts, none is left"),
+    ),
+}
 
 
-def test_a_poison_message_is_dead_lettered_at_once() -> None:
-    assert after_failure(Poison("never"), items=1, attempts=0, settings=SETTINGS) == GiveUp("never")
+@pytest.mark.parametrize("case", VERDICTS)
+def test_what_happens_to_a_message_whose_handler_failed(case: str) -> None:
+    problem, facts, verdict = VERDICTS[case]
 
-
-def test_anything_else_goes_back_with_growing_pauses() -> None:
-    verdicts = [after_failure(ValueError("x"), items=1, attempts=n, settings=SETTINGS) for n in range(3)]
-
-    assert verdicts == [PutBack(10, is_bug=True), PutBack(20, is_bug=True), PutBack(40, is_bug=True)]
+    assert after_failure(problem, settings=SETTINGS, **{"items": 1, "attempts": 0, **facts}) == verdict
 
 
 @pytest.mark.parametrize("problem", [ValueError("x"), AssertionError("y"), Bug("z")])
@@ -35,30 +68,6 @@ def test_a_bug_in_a_second_process_gives_the_message_up_at_once(problem: Excepti
 
     assert isinstance(verdict, GiveUp)
     assert verdict.reason.splitlines()[0].endswith("; two processes failed at it")
-
-
-def test_a_failure_of_a_server_in_a_second_process_is_no_bug() -> None:
-    verdict = after_failure(Interrupted("x"), items=1, attempts=0, settings=SETTINGS, failed_elsewhere=True)
-
-    assert verdict == PutBack(10)
-
-
-@pytest.mark.parametrize("problem", [Locked("by others"), Unavailable("no server")])
-def test_a_failure_that_is_not_the_messages_fault_counts_no_attempt(problem: Exception) -> None:
-    verdict = after_failure(problem, items=1, attempts=3, settings=SETTINGS)
-
-    assert verdict == PutBack(SETTINGS.BLAMELESS_DELAY_MS, counts=False)
-
-
-def test_a_timeout_counts_an_attempt_only_if_other_messages_succeed() -> None:
-    problem = TookTooLong("60 s")
-
-    alone = after_failure(problem, items=1, attempts=3, settings=SETTINGS, others_succeed=False)
-    assert alone == PutBack(SETTINGS.BLAMELESS_DELAY_MS, counts=False)
-    first = after_failure(problem, items=1, attempts=0, settings=SETTINGS, others_succeed=True)
-    assert first == PutBack(10)
-    last = after_failure(problem, items=1, attempts=3, settings=SETTINGS, others_succeed=True)
-    assert last == GiveUp("60 s; 4 attempts, none is left")
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:

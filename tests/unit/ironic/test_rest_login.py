@@ -173,9 +173,6 @@ async def test_keystone_that_is_away_is_asked_again_and_ironic_is_sent_nothing(c
     assert len(cloud.took) == 1
 
 
-ACCOUNT = OpenStackSettings(keystone_url=IDENTITY, user="moor", password="of the service")
-
-
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("lasts_s", "kept_s"), [(3600.0, 3600 - RENEW_BEFORE_S), (60.0, 30.0)])
 async def test_a_token_is_replaced_before_it_ends_whatever_keystones_clock_says(
@@ -184,7 +181,7 @@ async def test_a_token_is_replaced_before_it_ends_whatever_keystones_clock_says(
     clock = Clock(1_000.0)
     cloud.keystone.lasts_s = lasts_s
     async with cloud.client() as client:
-        tokens = KeystoneTokens(ACCOUNT, client, clock_s=clock)
+        tokens = KeystoneTokens(BY_PASSWORD, client, clock_s=clock)
         first = await tokens.current()
         clock.now += kept_s - 1
         assert await tokens.current() is first
@@ -203,7 +200,7 @@ async def test_a_refused_account_is_not_tried_at_once_again(cloud: Cloud) -> Non
     # Keystone may lock an account after a few failures.
     clock = Clock(1_000.0)
     async with cloud.client() as client:
-        tokens = KeystoneTokens(structs.replace(ACCOUNT, password="old"), client, clock_s=clock)
+        tokens = KeystoneTokens(structs.replace(BY_PASSWORD, password="old"), client, clock_s=clock)
         for _ in range(3):
             with pytest.raises(KeystoneRefused, match="401 to user 'moor'"):
                 await tokens.current()
@@ -235,7 +232,7 @@ async def test_an_answer_of_keystone_that_is_none_is_an_operational_error(answer
     app = Starlette(routes=[Route("/identity/v3/auth/tokens", lambda _: answer, methods=["POST"])])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:
         with pytest.raises(WrongAnswer, match="Keystone at http://cloud/identity"):
-            await KeystoneTokens(ACCOUNT, client).current()
+            await KeystoneTokens(BY_PASSWORD, client).current()
 
 
 def test_the_systems_authorities_are_read_once_for_all_clients(tmp_path: Path) -> None:

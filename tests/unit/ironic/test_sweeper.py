@@ -1,12 +1,9 @@
 """A daemon reads nodes from a simulated Ironic while rows, clocks and Ironic itself change."""
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from operator import is_
-from typing import Any
 from uuid import UUID
 
 import httpx
@@ -15,7 +12,6 @@ from msgspec import structs
 
 from engine.inventories import ProviderId
 from ironic_sync.applying import NodeWriter
-from ironic_sync.core.notifications import NodeNotified
 from ironic_sync.core.offers import CellMap
 from ironic_sync.core.ordering import NOT_LISTED, Belief
 from ironic_sync.core.ring import Owned
@@ -42,39 +38,16 @@ RARELY = DaemonRules(sweep_s=3600.0, doubts_s=3600.0, changes_s=3600.0, belief=B
 REST = RestLimits(tries_max=1)
 HOUR_S, HOUR_US, SECOND_US = 3600.0, 3_600_000_000, 1_000_000
 T0_US = 1_795_159_882_000_000
-Deed = Callable[[httpx.Request], Awaitable[object]]
 
 
 class Wire(httpx.AsyncBaseTransport):
     def __init__(self, ironic: SimulatedIronic) -> None:
         self._inner = IronicTransport(ironic)
         self.asked: list[str] = []
-        # What happens once, after Ironic has made up its answer to a request of this path, and before it arrives.
-        self.meanwhile: dict[str, Deed] = {}
-        self.fails: dict[str, int] = {}
-        # Paths, or the whole API as "", that fail again and again: by this status, or 0 for no answer at all.
-        self.breaks: dict[str, int] = {}
-        # Paths of nodes that Ironic does not know, it says.
-        self.missing: set[str] = set()
-        self.answers: dict[str, object] = {}
-        self.says: Callable[[dict[str, Any]], None] = lambda _: None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        path = request.url.path
-        self.asked.append(path)
-        if (status := self.breaks.get("", self.breaks.get(path, self.fails.pop(path, None)))) is not None:
-            await asyncio.sleep(0 if status else 1e6)
-            return httpx.Response(status, request=request)
-        if path in self.missing:
-            return httpx.Response(404, json={"error_message": "Node could not be found."}, request=request)
-        if (said := self.answers.get(path)) is not None:
-            return httpx.Response(200, json=said, request=request)
-        answer = await self._inner.handle_async_request(request)
-        body = json.loads(await answer.aread())
-        self.says(body)
-        if (deed := self.meanwhile.pop(path, None)) is not None:
-            await deed(request)
-        return httpx.Response(answer.status_code, json=body, request=request)
+        self.asked.append(request.url.path)
+        return await self._inner.handle_async_request(request)
 
 
 class Place(Membership):
@@ -136,31 +109,9 @@ class Stand:
         self.sweeper.gap("the test wants it")
         await self.until_swept(before + 1)
 
-    async def hear(self, node: ProviderId, **fields: object) -> None:
-        """A notification that was under way since before Ironic was asked."""
-        known = self.rows[node].node
-        assert known is not None
-        said = NodeNotified(
-            node=structs.replace(known, **fields),
-            at_us=self.rows[node].read_at_us + 5 * SECOND_US,
-            publisher="ironic-api.a",
-            kind="power_set",
-        )
-        await self.writer.hear([said])
-
     def is_in_maintenance(self, node: ProviderId) -> bool:
         known = self.rows[node].node
         return known is not None and known.maintenance
-
-    def hide(self, hidden: set[ProviderId]) -> None:
-        """From lists, and by 404."""
-        names = {str(each) for each in hidden}
-
-        def say(body: dict[str, Any]) -> None:
-            if "nodes" in body:
-                body["nodes"] = [each for each in body["nodes"] if each["uuid"] not in names]
-
-        self.wire.says = say
 
 
 LIST = "/v1/nodes"
@@ -193,8 +144,6 @@ async def test_a_change_of_which_no_notification_came_is_found_soon(ahead_s: int
 
 async def test_nodes_that_go_a_few_at_a_time_are_held_as_if_they_went_at_once() -> None:
     stand = Stand(20)
-    hidden: set[ProviderId] = set()
-    stand.hide(hidden)
     async with stand.running():
         for first in (0, 2, 4, 6):
             for node in stand.ids[first : first + 2]:

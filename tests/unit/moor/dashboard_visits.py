@@ -17,7 +17,7 @@ from msgspec import structs
 
 from bus.addresses import Addresses
 from bus.message import Message
-from bus.messages.build import AskInstances, BuildRejected, DeleteInstance, InstancesFound, InstanceState
+from bus.messages.build import AskInstances, DeleteInstance, InstancesFound, InstanceState
 from bus.messages.cloud import AskOverview
 from bus.messages.hosts import AskHosts, HostSet, HostsFound, SetHost
 from engine.flavors import InstanceId, RequestId
@@ -61,9 +61,7 @@ def is_called(host: HostState, name: str) -> bool:
 
 
 class FakeCloud:
-    """Answers as schedulers do, and remembers what was ordered. `refusal` is its answer to orders if it is set; orders wait
-    for `may_answer`.
-    """
+    """Answers as schedulers do, and remembers what was ordered; orders wait for `may_answer`."""
 
     def __init__(self) -> None:
         self.hosts = {"h1": HostState(id=ProviderId(UUID(int=1)), name="h1", cell="c1", up=True)}
@@ -72,7 +70,6 @@ class FakeCloud:
             GARDENS: an_instance(GARDENS, "garden"),
         }
         self.ordered: list[Message] = []
-        self.refusal: BuildRejected | None = None
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -95,8 +92,6 @@ class FakeCloud:
                 return InstancesFound(instances=tuple(found))
         self.ordered.append(question)
         await self.may_answer.wait()
-        if self.refusal is not None:
-            return self.refusal
         if isinstance(question, SetHost):
             name = next(name for name, each in self.hosts.items() if is_called(each, question.host))
             setting = HostSetting(mode=question.mode, reason=question.reason, by=question.for_user)

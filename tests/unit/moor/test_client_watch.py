@@ -43,7 +43,6 @@ class Bus:
         self.listening = 0
         self.subscriptions = 0
         self.asked: list[int] = []
-        self.trouble: Exception | None = None
         self._events = asyncio.Queue[Message]()
 
     async def listen(self, *_: str, project: str) -> AsyncGenerator[Sequence[Message], None]:
@@ -53,8 +52,6 @@ class Bus:
         try:
             yield ()
             while True:
-                if self.trouble is not None:
-                    raise self.trouble
                 yield (await self._events.get(),)
         finally:
             self.listening -= 1

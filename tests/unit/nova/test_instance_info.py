@@ -24,40 +24,62 @@ def a_list(*instances: dict[str, object]) -> dict[str, object]:
     return an_object("InstanceList", "2.6", objects=[*instances])
 
 
-def test_a_list_replaces_what_is_known_of_the_host_and_one_instance_is_added() -> None:
+Told = tuple[str, dict[str, object], dict[str, object]]
+# What is told about a host, and what is known of it then, by its fields or as counts of the instances by hosts.
+CASTS: dict[str, list[Told]] = {
+    "a list replaces what is known of the host and one instance is added": [
+        ("updated", {"host_name": "Host", "instance_info": a_list(an_instance(ONE))}, {"busy": {ONE: False}}),
+        (
+            "updated",
+            {"host_name": "host", "instance_info": an_instance(TWO, "building")},
+            {"busy": {ONE: False, TWO: True}, "count": 2, "io_ops": 1, "by host": {"host": 2}},
+        ),
+        (
+            "updated",
+            {"host_name": "host", "instance_info": a_list()},
+            {"busy": {}, "count": 0, "by host": {}},
+        ),
+    ],
+    "a deleted instance goes and a list of ids says which are left": [
+        (
+            "updated",
+            {"host_name": "h", "instance_info": a_list(an_instance(ONE, "building"))},
+            {"busy": {ONE: True}},
+        ),
+        (
+            "synced",
+            {"host_name": "h", "instance_uuids": [str(ONE), str(TWO)]},
+            {"busy": {ONE: True, TWO: False}},
+        ),
+        ("deleted", {"host_name": "h", "instance_uuid": str(ONE)}, {"busy": {TWO: False}}),
+        ("synced", {"host_name": "h", "instance_uuids": []}, {"count": 0}),
+    ],
+    "an instance that moves is on each service that has it": [
+        ("synced", {"host_name": "from", "instance_uuids": [str(ONE), str(TWO)]}, {"count": 2}),
+        (
+            "updated",
+            {"host_name": "to", "instance_info": an_instance(ONE)},
+            {"by host": {"from": 2, "to": 1}},
+        ),
+        ("deleted", {"host_name": "from", "instance_uuid": str(ONE)}, {"busy": {TWO: False}}),
+        ("deleted", {"host_name": "from", "instance_uuid": str(ONE)}, {"by host": {"from": 1, "to": 1}}),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", CASTS)
+def test_what_computes_tell_is_known_of_their_hosts(case: str) -> None:
     known = InstancesByService()
-    known.updated({"host_name": "Host", "instance_info": a_list(an_instance(ONE))})
-    known.updated({"host_name": "host", "instance_info": an_instance(TWO, "building")})
-
-    assert known.of("HOST").busy == {ONE: False, TWO: True}
-    assert (known.of("host").count, known.of("host").io_ops) == (2, 1)
-    assert known.count((ONE, TWO, UUID(int=9))) == {"host": 2}
-
-    known.updated({"host_name": "host", "instance_info": a_list()})
-    assert (known.of("host").count, known.count((ONE, TWO))) == (0, {})
-
-
-def test_a_deleted_instance_goes_and_a_list_of_ids_says_which_are_left() -> None:
-    known = InstancesByService()
-    known.updated({"host_name": "h", "instance_info": a_list(an_instance(ONE, "building"))})
-    known.synced({"host_name": "h", "instance_uuids": [str(ONE), str(TWO)]})
-    assert known.of("h").busy == {ONE: True, TWO: False}
-
-    known.deleted({"host_name": "h", "instance_uuid": str(ONE)})
-    assert known.of("h").busy == {TWO: False}
-    service = known.synced({"host_name": "h", "instance_uuids": []})
-    assert (service, known.of("h").count) == ("h", 0)
-
-
-def test_an_instance_that_moves_is_on_each_service_that_has_it() -> None:
-    known = InstancesByService()
-    known.synced({"host_name": "from", "instance_uuids": [str(ONE), str(TWO)]})
-    known.updated({"host_name": "to", "instance_info": an_instance(ONE)})
-    assert known.count((ONE,)) == {"from": 1, "to": 1}
-
-    known.deleted({"host_name": "from", "instance_uuid": str(ONE)})
-    known.deleted({"host_name": "from", "instance_uuid": str(ONE)})
-    assert known.count((ONE, TWO)) == {"from": 1, "to": 1}
+    for cast, args, says in CASTS[case]:
+        getattr(known, cast)(args)
+        of_host = known.of(str(args["host_name"]).upper())
+        facts = {
+            "busy": of_host.busy,
+            "count": of_host.count,
+            "io_ops": of_host.io_ops,
+            "by host": known.count((ONE, TWO, UUID(int=9))),
+        }
+        assert {name: facts[name] for name in says} == says
 
 
 class Watched(dict[UUID, tuple[str, ...]]):

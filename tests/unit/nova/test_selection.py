@@ -91,18 +91,20 @@ def test_each_group_is_mapped_to_its_provider_by_the_name_of_its_requester() -> 
     }
 
 
-def test_alternates_of_another_cell_are_never_told() -> None:
-    with pytest.raises(AssertionError, match="not of 2 cells"):
-        write_selections([[a_host(), a_host(NIC, "h2", UUID(int=9))]], SPEC)
+TOO_MUCH = InstanceSpec(amounts=(("VCPU", 1),), groups=(GranularGroup("1", (("VCPU", 9),)),))
 
 
-def test_a_share_of_another_host_is_never_told() -> None:
-    with pytest.raises(AssertionError, match="the share is of"):
-        write_selections([[SelectedHost(a_node(NIC), a_host().share)]], SPEC)
-
-
-def test_groups_that_take_more_than_the_share_are_never_told() -> None:
-    spec = InstanceSpec(amounts=(("VCPU", 1),), groups=(GranularGroup("1", (("VCPU", 9),)),))
-
-    with pytest.raises(AssertionError, match="more than its share"):
-        allocation_request(SelectedHost(a_node(), a_host().share, {"1": ROOT}), spec)
+@pytest.mark.parametrize(
+    ("hosts", "spec", "why"),
+    [
+        ([a_host(), a_host(NIC, "h2", UUID(int=9))], SPEC, "not of 2 cells"),
+        ([SelectedHost(a_node(NIC), a_host().share)], SPEC, "the share is of"),
+        ([SelectedHost(a_node(), a_host().share, {"1": ROOT})], TOO_MUCH, "more than its share"),
+    ],
+    ids=["alternates of another cell", "a share of another host", "groups that take more than the share"],
+)
+def test_what_nova_must_not_believe_is_never_told(
+    hosts: list[SelectedHost], spec: InstanceSpec, why: str
+) -> None:
+    with pytest.raises(AssertionError, match=why):
+        write_selections([hosts], spec)

@@ -1,58 +1,33 @@
 """What becomes of an instance at API level, and of hosts: the rules beside core."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, InstanceActive, InstanceDeleted, InstanceFailed, InstancePlaced
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstancePlaced
 from bus.messages.cell import PlaceInCell, RemoveFromCell
 from bus.messages.placement import ReleaseClaim
-from engine.flavors import Flavor, InstanceId, RequestId
 from engine.hosts import HostState
-from engine.inventories import Choice, ProviderId, ResourceAmount, Share
+from engine.inventories import ProviderId
 from engine.picture.columns import METRIC_NAMES_MAX, PROFILES_KEPT
 from engine.picture.picture import Picture
 from scheduler_worker.core.instances.lifecycle import deleted, heard, overdue
-from scheduler_worker.core.instances.rows import InstanceRow, accepted, failed, placed
+from scheduler_worker.core.instances.rows import InstanceRow, failed, messages_of, placed
+from tests.contracts.scheduler_rows import LATER, NOON, a_placed, a_request
 from tests.unit.scheduler.rows_told import Case, Happening, check
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-LATER = NOON + timedelta(minutes=10)
 HOST = ProviderId(UUID(int=7))
 OTHER = ProviderId(UUID(int=8))
-INSTANCE = InstanceId(UUID(int=1))
 
 
-def a_row() -> InstanceRow:
-    (row,) = accepted(BuildInstance(request_id=RequestId(UUID(int=9)), name="web"), [INSTANCE], NOON, LATER)
-    return row
-
-
-def an_order(row: InstanceRow) -> PlaceInCell:
-    share = Share(host=HOST, amounts=(ResourceAmount(provider=HOST, resource="VCPU", amount=1),))
-    return PlaceInCell(
-        cell="c1",
-        instance=row.id,
-        request_id=row.told.request_id,
-        sequence=2,
-        attempt=1,
-        issued_at=NOON,
-        ends_by=LATER,
-        flavor=Flavor(vcpus=1),
-        chosen=Choice(name="h1", share=share),
-    )
-
-
-def a_placed_row() -> InstanceRow:
-    row = placed(a_row(), an_order(a_row()), "h1", NOON)
-    assert row is not None
-    return row
+(ACCEPTED,), (PLACED,) = a_request(1).rows, a_placed(a_request(1)).rows
+ORDER = next(each for each in messages_of(PLACED) if isinstance(each, PlaceInCell))
 
 
 def places(row: InstanceRow) -> InstanceRow | None:
-    return placed(row, an_order(row), "h1", NOON)
+    return placed(row, ORDER, "h7", NOON)
 
 
 def fails(row: InstanceRow) -> InstanceRow | None:
@@ -68,21 +43,21 @@ def at(moment: datetime) -> Happening:
 
 
 def hears(sequence: int, cell: str = "c1", state: str = "active") -> Happening:
-    told = structs.replace(a_placed_row().told, sequence=sequence, state=state, host="h2", attempt=2)
+    told = structs.replace(PLACED.told, sequence=sequence, state=state, host="h2", attempt=2)
     kind = InstanceActive if state == "active" else InstanceDeleted
     return lambda row: heard(row, kind(cell=cell, instance=told), LATER)
 
 
 CASES: dict[str, Case] = {
     "what is placed says so to its cell and to everybody": (
-        a_row(),
+        ACCEPTED,
         [
             (
                 places,
                 {
                     "told.state": "placed",
                     "told.cell": "c1",
-                    "told.host": "h1",
+                    "told.host": "h7",
                     "told.sequence": 2,
                     "messages": [PlaceInCell, InstancePlaced],
                 },
@@ -90,7 +65,7 @@ CASES: dict[str, Case] = {
         ],
     ),
     "what is deleted lets go of any claim on its way and is not placed": (
-        a_row(),
+        ACCEPTED,
         [
             (deletes, {"messages": [InstanceDeleted, ReleaseClaim]}),
             (places, None),
@@ -98,13 +73,13 @@ CASES: dict[str, Case] = {
             (deletes, None),
         ],
     ),
-    "what is placed does not fail any more": (a_placed_row(), [(fails, None)]),
+    "what is placed does not fail any more": (PLACED, [(fails, None)]),
     "what fails without a cell lets go of any claim on its way": (
-        a_row(),
+        ACCEPTED,
         [(fails, {"messages": [InstanceFailed, ReleaseClaim]})],
     ),
     "what a cell has is deleted by the cell": (
-        a_placed_row(),
+        PLACED,
         [
             (
                 deletes,
@@ -114,7 +89,7 @@ CASES: dict[str, Case] = {
         ],
     ),
     "a cell's word counts if it is later and the cell's own": (
-        a_placed_row(),
+        PLACED,
         [
             (
                 hears(102),
@@ -130,16 +105,16 @@ CASES: dict[str, Case] = {
             (hears(103, cell="c2"), None),
         ],
     ),
-    "no cell's word counts about what is in none": (a_row(), [(hears(103), None)]),
+    "no cell's word counts about what is in none": (ACCEPTED, [(hears(103), None)]),
     "what is being deleted is not active again and its order is still to be said": (
-        a_placed_row(),
+        PLACED,
         [
             (deletes, {"told.state": "deleting"}),
             (hears(102), {"told.state": "deleting", "told.host": "h2", "messages": [RemoveFromCell]}),
         ],
     ),
     "what was never placed is ended by its deadline": (
-        a_row(),
+        ACCEPTED,
         [
             (at(LATER - timedelta(seconds=1)), None),
             (
@@ -152,7 +127,7 @@ CASES: dict[str, Case] = {
             ),
         ],
     ),
-    "what was placed is not ended by its deadline": (a_placed_row(), [(at(LATER), None)]),
+    "what was placed is not ended by its deadline": (PLACED, [(at(LATER), None)]),
 }
 
 
