@@ -7,21 +7,12 @@ shares in its orders, and also compares a share with what the flavor asks for.
 from collections.abc import Iterable, Mapping, Sequence
 
 from bus.messages.cell import (
-    AdoptGuest,
     BuildOrder,
-    DestroyInstance,
-    LeaveGuest,
-    ReceiveInstance,
     SpawnInstance,
 )
-from compute_sim.core.attempts import HostOrder, Work
-from compute_sim.core.hosts import Network, Pool
 from compute_sim.core.trees import ProviderTree
 from engine.guests import GuestShape, ShareDiffersError, cells_of, read_guest
 from engine.inventories import ConsumerId, ProviderId
-from laboratory.computes.driver import SimulatedDriver
-from laboratory.computes.faults import FaultScript
-from laboratory.computes.hosts import SimulatedHost
 
 # These may be given to more instances than there are: by a ratio, or while a host shrinks.
 SHARED_CLASSES = frozenset({"VCPU", "MEMORY_MB", "DISK_GB"})
@@ -103,40 +94,3 @@ def _is_shared(resource: str) -> bool:
 
 def _held_of(attempts: Mapping[int, Mapping[HeldPart, int]], part: HeldPart) -> int:
     return max((held.get(part, 0) for held in attempts.values()), default=0)
-
-
-class CountingDriver(SimulatedDriver):
-    """A simulated host that builds nothing for which it would have to give something twice, and calls `complain`."""
-
-    def __init__(
-        self,
-        host: SimulatedHost,
-        script: FaultScript | None = None,
-        pools: Sequence[Pool] = (),
-        networks: Sequence[Network] = (),
-    ) -> None:
-        super().__init__(host, script, pools, networks)
-        # None: the host has nothing that only one instance can have.
-        self._given: GivenShares | None = None
-        size = host.size
-        if size.pcpus or size.pages or size.devices:
-            self._given = GivenShares(self.update_provider_tree(ProviderTree(self.root), 0))
-
-    def begin(self, order: HostOrder, at_s: float) -> Work:
-        if self._given is None:
-            return super().begin(order, at_s)
-        if isinstance(order, DestroyInstance | LeaveGuest):
-            self._given.take_back(order.instance, order.attempt)
-        if isinstance(order, SpawnInstance | ReceiveInstance | AdoptGuest) and (
-            wrong := "; ".join(self._given.give(order))
-        ):
-            self.complain(order, wrong)
-            return Work(failure=f"the share cannot be given: {wrong}")
-        work = super().begin(order, at_s)
-        if work.failure and isinstance(order, SpawnInstance | ReceiveInstance):
-            self._given.take_back(order.instance, order.attempt)
-        return work
-
-    def complain(self, order: HostOrder, words: str) -> None:
-        """An order gives the instance what the host does not have, or what another instance has: the books should allow no such order."""
-        raise NotImplementedError
