@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar, overload
 PATIENCE_S = 100.0
 # Less patience, in seconds, where the product is changed to see which tests fail: many wait then for what never comes true.
 PATIENCE = "MOOR_TEST_PATIENCE_S"
-LOOK_S_MIN = 0.005
+# Between two looks: three times as long as a look took, so that those who wait leave the processors to those for whom they wait.
+PAUSE_S_MIN, PAUSE_S_MAX = 0.005, 0.5
 
 T = TypeVar("T")
 
@@ -59,7 +60,7 @@ async def until(
     *,
     within_s: float = PATIENCE_S,
 ) -> Any:
-    """The first answer that holds, however slow the machine is: between two looks as long as a look took. None never holds."""
+    """The first answer that holds, however slow the machine is. None never holds."""
     answer = None
     try:
         async with asyncio.timeout(_at_most(within_s)):
@@ -69,7 +70,7 @@ async def until(
                 answer = await asked if inspect.isawaitable(asked) else asked
                 if answer is not None and holds(answer):
                     return answer
-                await asyncio.sleep(max(LOOK_S_MIN, time.monotonic() - began_s))
+                await asyncio.sleep(_pause_s(time.monotonic() - began_s))
     except TimeoutError:
         raise NeverTrueError(what or ask, answer) from None
 
@@ -90,7 +91,11 @@ def wait_for(
             return answer
         if began_s > by_s:
             raise NeverTrueError(what or ask, answer)
-        time.sleep(max(LOOK_S_MIN, time.monotonic() - began_s))
+        time.sleep(_pause_s(time.monotonic() - began_s))
+
+
+def _pause_s(look_s: float) -> float:
+    return max(PAUSE_S_MIN, min(PAUSE_S_MAX, 3 * look_s))
 
 
 def _at_most(within_s: float) -> float:

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql,
 CELLS = ("c1", "c2")
 WORKERS = ("placement-1", "placement-2", "scheduler-1", "scheduler-2", "conductor-c1", "conductor-c2")
 HOSTS = 200
-BOOTS = 5000
+BOOTS = pytest.mark.parametrize("boots", [1500, pytest.param(5000, marks=pytest.mark.proof)])
 KILLED_COMPUTE = "c1"
 DELETED_EVERY = 10
 IS_OVER = ("active", "error", "deleted")
@@ -43,16 +43,16 @@ async def until_nothing_is_held_but_by_the_living(here: RealCloud) -> None:
     await until(contradictions, "what is held is held by what is active", not_)
 
 
-async def each_ended_once_as_it_was_asked(here: RealCloud, deleted: Sequence[InstanceId]) -> None:
+async def each_ended_once_as_it_was_asked(here: RealCloud, boots: int, deleted: Sequence[InstanceId]) -> None:
     """Compare the state at the API level with the state in the cell."""
     states = {state.id: state for state in await here.instances()}
-    assert len(states) == BOOTS
+    assert len(states) == boots
     assert {id_ for id_, state in states.items() if state.state == "deleted"} == set(deleted)
     assert all(state.reason for state in states.values() if state.state == "error")
     in_cells = await here.rows("SELECT id, state FROM cell_instances")
     assert len({id_ for id_, _ in in_cells}) == len(in_cells), "no instance has been in two cells"
     assert [(id_, state, states[id_].state) for id_, state in in_cells if state != states[id_].state] == []
-    assert Counter(state.state for state in states.values())["active"] > BOOTS // 2
+    assert Counter(state.state for state in states.values())["active"] > boots // 2
     # An instance with a host has two alternates, so only three failures end it in error.
     unlucky = [state for state in states.values() if state.state == "error"]
     assert [state for state in unlucky if len(state.failures) < 3] == []
@@ -75,21 +75,26 @@ async def nobody_has_built_what_is_not_active(here: RealCloud) -> None:
     await until(untrue, "hosts have what is active on them and nothing else", not_)
 
 
-async def test_every_kind_of_worker_is_killed_and_the_servers_restarted_in_the_middle_of_5000_boots() -> None:
+@BOOTS
+async def test_every_kind_of_worker_is_killed_and_the_servers_restarted_in_the_middle_of_boots(
+    boots: int,
+) -> None:
     """Computes are killed too. Their instances are only in memory, so they are lost as on a host that loses power, and
     go to an alternate or end with the reason.
     """
     async with real_cloud(*CELLS, HOSTS_PER_CELL=str(HOSTS // len(CELLS)), SPAWNS_FAILING="0.05") as here:
         await here.start(*WORKERS, *(f"compute-{cell}" for cell in CELLS))
         await here.until_up(HOSTS)
-        builds = [a_build(number) for number in range(1, BOOTS + 1)]
-        doomed = [instance_of(build) for build in builds[::DELETED_EVERY]]
+        doomed: list[InstanceId] = []
 
-        asking = asyncio.create_task(here.send(builds))
+        async def delete_some() -> None:
+            doomed.extend(instance_of(build) for build in asked[::DELETED_EVERY])
+            await here.send([DeleteInstance(instance=instance) for instance in doomed])
+
         deeds: list[Callable[[], Awaitable[None]]] = [
             partial(here.kill_and_start_again, "scheduler-1"),
             partial(here.kill_and_start_again, "conductor-c1"),
-            partial(here.send, [DeleteInstance(instance=instance) for instance in doomed]),
+            delete_some,
             partial(here.kill_and_start_again, "placement-1"),
             partial(here.kill_and_start_again, f"compute-{KILLED_COMPUTE}"),
             here.under_test.restart,
@@ -98,14 +103,19 @@ async def test_every_kind_of_worker_is_killed_and_the_servers_restarted_in_the_m
             partial(here.kill_and_start_again, "scheduler-2"),
             partial(here.kill_and_start_again, "conductor-c2"),
         ]
-        for number, deed in enumerate(deeds, 1):
-            await here.until_in(BOOTS * number // (len(deeds) + 2), *IS_OVER)
-            await deed()
-        await asking
-        await here.until_in(BOOTS, *IS_OVER)
+        builds = [a_build(number) for number in range(1, boots + 1)]
+        # Each deed is done when some of its share of the boots have ended, and most are under way.
+        share = boots // len(deeds)
+        async with asyncio.TaskGroup() as asking:
+            for number, deed in enumerate(deeds):
+                asked = builds[: (number + 1) * share]
+                asking.create_task(here.send(asked[number * share :]))
+                await here.until_in(number * share + share // 10, *IS_OVER)
+                await deed()
+        await here.until_in(boots, *IS_OVER)
         await until_nothing_is_held_but_by_the_living(here)
 
-        await each_ended_once_as_it_was_asked(here, doomed)
+        await each_ended_once_as_it_was_asked(here, boots, doomed)
         assert await here.audited() == ()
         await nobody_has_built_what_is_not_active(here)
         await here.nothing_is_buried()
