@@ -72,7 +72,12 @@ def plain(value: object) -> Any:
 def print_json(value: object) -> None:
     """Print a document for programs: JSON, or YAML if that is asked for."""
     if form() is not Form.YAML:
-        out.print_json(json.dumps(plain(value)))
+        text = json.dumps(plain(value), indent=2, ensure_ascii=False)
+        # To find what has which colour takes most of the time, and programs see none.
+        if out.is_terminal:
+            out.print_json(text)
+        else:
+            say(text)
         return
     import yaml  # noqa: PLC0415 - only this form needs it
 

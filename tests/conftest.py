@@ -95,6 +95,16 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             took.write(f"{report.nodeid}\t{report.duration:.2f}\n")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Imports leave no garbage, and the collector would look for some again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Freeze all objects of imports and collection, so that the garbage collector does not visit them again; and let it
     run less often than every 700 objects. Both together were a seventh of the tests' CPU.

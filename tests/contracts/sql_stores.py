@@ -23,8 +23,13 @@ from moor.clouds.db_command import ROLES, DatabaseUse, role_name
 from tests.running import closing
 
 WORKER = "placement_worker"
-# How many statements wait for a lock of another one.
-LOCKS_AWAITED = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+# How many statements on this database wait for a lock of another one. Who waits for a row waits for a transaction, which has no
+# database, and holds a lock of the row's table. Other tests use databases of the same server at the same time.
+LOCKS_AWAITED = """
+    SELECT count(DISTINCT waits.pid) FROM pg_locks waits JOIN pg_locks has ON has.pid = waits.pid
+    JOIN pg_database ON pg_database.oid = has.database
+    WHERE NOT waits.granted AND datname = current_database()
+"""
 VARIABLE = "MOOR_TEST_POSTGRES_URL"
 # PostgreSQL's own template, which has no tables.
 TEMPLATE = "template1"

@@ -39,7 +39,7 @@ from tests.contracts.placement_orders import (
     inventories,
     provider,
 )
-from tests.contracts.sql_stores import migrated_database
+from tests.contracts.sql_stores import LOCKS_AWAITED, migrated_database
 from tests.contracts.store_client import StoreClient, names
 from tests.contracts.stores import STORES, open_store
 from tests.waiting import until
@@ -392,7 +392,8 @@ async def test_a_pruner_that_waits_takes_nothing_back_that_is_published_meanwhil
 
         async def is_waiting() -> bool:
             async with other.reading() as transaction:
-                return bool(await transaction.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"))
+                ((waiting,),) = await transaction.fetch(LOCKS_AWAITED)
+                return bool(waiting)
 
         async with store.lead_feed() as feed:
             assert feed is not None

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Callable
+from functools import cache
 from itertools import product
 from typing import Any, get_args
 
@@ -68,7 +69,8 @@ BY_CONDITION: dict[str, tuple[dict[str, Any], Callable[[InstanceRow], bool]]] = 
 ORDERS: tuple[InstanceOrder, ...] = get_args(InstanceOrder)
 
 
-def rows() -> list[InstanceRow]:
+@cache
+def rows() -> tuple[InstanceRow, ...]:
     """80 instances of 16 requests, those of later requests with lower ids."""
     found: list[InstanceRow] = []
     for number in range(16):
@@ -89,7 +91,7 @@ def rows() -> list[InstanceRow]:
                 row.told, state=state, cell=f"c{nth % 3 + 1}", host=f"h{nth % 4}" if nth % 5 else ""
             )
             found.append(structs.replace(row, told=told))
-    return found
+    return tuple(found)
 
 
 @pytest_asyncio.fixture(params=STORES)
@@ -98,7 +100,7 @@ async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
         store = SchedulerStore(url)
         all_rows = rows()
         for number in range(16):
-            some = tuple(all_rows[number * 5 : number * 5 + 5])
+            some = all_rows[number * 5 : number * 5 + 5]
             await accept(store, NewRequest(request_id(number), b"same", some))
         # Of no request yet: no question finds it.
         await save(store, deleted_unseen(instance(500), NOON))
