@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from tests.judge.asking import Judge, Judges, judges
-from tests.judge.forking import Answer, Job
+from tests.judge.forking import SEED, Answer, Job
 from tests.judge.kinds import SIMULATION, kinds, tests_of
 from tests.judge.places import ROOT, Place, digest_of
 from tests.planted import BUGS, HARM_OF
@@ -63,6 +63,12 @@ def kept() -> Verdicts:
 
 def keep(verdicts: Verdicts) -> None:
     KEPT.write_text("".join(f"{verdicts[key].line}\n" for key in sorted(verdicts)))
+
+
+def seeds_that_show() -> dict[str, int]:
+    """The seed of the simulation that last showed each bug."""
+    seen = [each for each in kept().values() if each.kind == SIMULATION and each.by]
+    return {each.bug: int(each.by.removeprefix(SEED).partition(":")[0]) for each in seen}
 
 
 def tree() -> str:

@@ -1,16 +1,16 @@
 """Each planted bug is found within the seeds of the test command, and plans of each world are shrunk to half or less.
 
-A file keeps the seed that last showed each bug; the search tries that seed first.
+The seed that last showed a bug is in tests/planted/seen_by.txt; the search tries it first.
 """
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from tests.planted import OF_NODES, OF_WORLDS, SIMULATED
+from tests.planted.matrix import KEPT, seeds_that_show
 from tests.simulation.bug_search import PARTS, SCRIPTS, FoundBug, ShownBug, find, find_and_shrink
 from tests.simulation.drawing import WORLDS
 from tests.simulation.plan import Plan
@@ -18,7 +18,6 @@ from tests.simulation.test_simulation import SEEDS, SEEDS_OF_NODES, TIMEOUT_S
 
 SHRINKING_RUNS_MAX = 96
 HALF = 0
-SHOWN_BY = Path(__file__).with_name("shown_by.txt")
 
 
 # To shrink a plan takes some forty runs, and the bugs of a world have much the same plans. So one bug of each is enough.
@@ -47,9 +46,7 @@ def planted_bugs_shrunk(request: pytest.FixtureRequest, pool: ProcessPoolExecuto
 def test_a_planted_bug_is_found(bug: str, planted_bug_searches: Searched) -> None:
     found = planted_bug_searches[bug].result()
 
-    assert found is not None, (
-        f"no seed shows it: neither the one in {SHOWN_BY.name} nor {_searched_seeds(bug)}"
-    )
+    assert found is not None, f"no seed shows it: neither the one in {KEPT.name} nor {_searched_seeds(bug)}"
     print(f"{bug}: seed {found.seed} breaks {found.promise!r}")
 
 
@@ -65,8 +62,8 @@ def test_the_trace_of_a_planted_bug_is_shrunk(bug: str, planted_bugs_shrunk: Shr
 
 
 def test_each_planted_bug_has_a_seed_that_shows_it() -> None:
-    assert _shown_by().keys() == SIMULATED.keys()
-    assert {seed for seeds in _shown_by().values() for seed in seeds} <= {*SEEDS, *SEEDS_OF_NODES}
+    assert not SIMULATED.keys() - seeds_that_show().keys()
+    assert {*seeds_that_show().values()} <= {*SEEDS, *SEEDS_OF_NODES}
 
 
 def test_whatever_a_plan_has_can_be_left_out_when_it_is_shrunk() -> None:
@@ -86,7 +83,8 @@ def _wanted(request: pytest.FixtureRequest, fixture: str) -> list[str]:
 
 
 def seeds_of(bug: str) -> tuple[int, ...]:
-    return (*_shown_by().get(bug, ()), *_searched_seeds(bug))
+    shown = seeds_that_show()
+    return (*([shown[bug]] if bug in shown else []), *_searched_seeds(bug))
 
 
 def _searched_seeds(bug: str) -> Sequence[int]:
@@ -96,9 +94,3 @@ def _searched_seeds(bug: str) -> Sequence[int]:
         if bug in bugs:
             return [seed for seed in SEEDS if WORLDS[world].has(seed)]
     return SEEDS
-
-
-def _shown_by() -> dict[str, tuple[int, ...]]:
-    """The seed that last showed each bug, from a file with one bug a line: the seed, and the bug's name."""
-    lines = [line.partition(" ") for line in SHOWN_BY.read_text().splitlines() if line]
-    return {name: (int(seed),) for seed, _, name in lines}
