@@ -194,8 +194,9 @@ class RabbitWire:
         leaving.add_done_callback(self._ended)
         # A broker that blocks us does not read.
         if not self.blocked:
-            ended = (leaving, self._lost)
-            await asyncio.wait(ended, timeout=CLOSE_S_MAX, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (leaving, self._lost), timeout=CLOSE_S_MAX, return_when=asyncio.FIRST_COMPLETED
+            )
 
     async def _leave(self, channel: Channel) -> None:
         await self.until_unblocked()

@@ -315,8 +315,7 @@ class Worker(Generic[Tx]):
         while page := await outbox.pending(after):
             said_already = self._publisher.on_the_way().union(self._confirmed)
             kept = [each for each in page if each[0] not in said_already]
-            keys = [key for key, _ in kept]
-            await self.say([Outgoing(message) for _, message in kept], keys)
+            await self.say([Outgoing(message) for _, message in kept], [key for key, _ in kept])
             after = page[-1][0]
 
 
