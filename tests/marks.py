@@ -1,5 +1,5 @@
-"""Marks: lines of the log that name rare paths of the product. A test that is there to drive the product down one says so,
-`@pytest.mark.hits("the text of the line")`, and fails if it does not get there: a path that moved away leaves no empty test behind.
+"""Marks: lines of the log that name rare paths of the product. A test that is there to drive the product down one says so by
+`@pytest.mark.hits("the text of the line")`. It fails if the product does not get there, so a path that moved leaves no empty test behind.
 
 Only lines of this process are heard, and not those of workers that a test starts.
 """

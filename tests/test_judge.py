@@ -7,13 +7,17 @@ from functools import partial
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from tests.judge.asking import Judge
 from tests.judge.forking import Answer, Job
+from tests.judge.kinds import SIMULATION
 from tests.judge.mutants import mutants_of
 from tests.judge.places import Place, digest_of, files_of, functions_in, places, source_of
-from tests.planted.matrix import again, says, slice_of, tree
+from tests.planted import matrix
+from tests.planted.matrix import Verdict, again, holds_still, says, slice_of, tree
 from tests.planting import MUTANT, PLANTED
+from tests.waiting import PATIENCE, NeverTrueError, wait_for
 
 IN_SLICE = 8
 FILE = "tests/unit/placement/test_claims.py"
@@ -104,6 +108,44 @@ def test_what_is_said_of_a_bug(
     tests = ("a", "b", "seed 2", "c")
 
     assert says(partial(answered, with_change), partial(answered, without), tests, SECONDS) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "holds"),
+    [
+        ("unit", ("tests/unit/test_it.py",), False),
+        ("unit", ("tests/unit/test_other.py", "engine/flavors.py"), True),
+        ("unit", None, False),
+        (SIMULATION, ("tests/simulation/plan.py",), False),
+        (SIMULATION, ("tests/unit/test_it.py",), True),
+    ],
+    ids=["its test", "other files", "no such tree", "the simulation", "not the simulation"],
+)
+def test_a_verdict_holds_until_its_place_or_a_test_has_changed(
+    monkeypatch: pytest.MonkeyPatch, kind: str, changed: tuple[str, ...] | None, *, holds: bool
+) -> None:
+    monkeypatch.setattr(matrix, "digest", lambda _: "as it was")
+    monkeypatch.setattr(matrix, "tests_for", lambda *_: ["tests/unit/test_it.py::test_it"])
+    monkeypatch.setattr(matrix, "changed_since", lambda _: changed and frozenset(changed))
+    verdict = Verdict("a bug", kind, "as it was", "an old tree", "not seen by 3 tests")
+
+    assert holds_still(verdict, "a new tree") is holds
+    assert holds_still(verdict, verdict.tree)
+    assert not holds_still(structs.replace(verdict, place="something else"), verdict.tree)
+
+
+def test_the_changes_since_a_tree_are_known_if_git_has_it() -> None:
+    assert matrix.changed_since(tree()) == frozenset()
+    assert matrix.changed_since("0" * 12) is None
+
+
+def test_less_patience_is_had_where_a_test_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PATIENCE, "0.01")
+    looks = iter([False] * 100)
+
+    with pytest.raises(NeverTrueError):
+        # The look after these ends it by another error.
+        wait_for(lambda: next(looks))
 
 
 def test_the_digest_of_a_place_changes_with_its_work_alone() -> None:

@@ -46,6 +46,6 @@ async def at_once(
 
 
 async def seen_in(url: str, look: Callable[..., T], *arguments: object) -> T:
-    """What is seen in the rows as they are committed now, without the store."""
+    """The committed rows, read without the store."""
     async with closing(open_database(url)) as (database,), database.reading() as transaction:
         return await transaction.run(look, *arguments)

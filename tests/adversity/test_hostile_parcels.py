@@ -297,7 +297,7 @@ async def until_read(connection: Connection, queue: str, worker: Worker[None], g
         # In this order: what it returns to the queue it has in hand before.
         return worker.intake.in_hand or await connection.depth(queue)
 
-    # What is on its way to the worker is neither in its hand nor in the queue.
+    # A parcel on its way to the worker is neither in its hand nor in the queue.
     await until(goods.were_handled_once_each, "each good order is handled once")
     await until(left, "all is read", not_)
 

@@ -40,7 +40,7 @@ PACKAGES = (
     "laboratory",
 )
 PROGRAM, MIGRATIONS = "__main__", "migrations"
-# What they import only when it is needed.
+# Modules that they import only when they need them.
 LATER = ("alembic.autogenerate", "alembic.migration", "alembic.op", "bus.unix_socket.client")
 
 
@@ -69,7 +69,7 @@ def _import_all() -> None:
                 importlib.import_module(each.name)
     for name in LATER:
         importlib.import_module(name)
-    # What a process reads once, with what it imports for that: half of the CPU in which a `moor up` gets ready.
+    # Read all that a process reads once, with the imports for that: half of the CPU in which a `moor up` gets ready.
     policy_named("legacy")
     tls_of(OpenStackSettings())
     gc.collect()

@@ -45,7 +45,7 @@ class Host:
             self.interrupts.pop(step)()
 
     def share(self, flavor: Flavor, **other: int) -> Share:
-        """What is claimed for an instance of this flavor, but for `other` amounts."""
+        """The claim of an instance of this flavor, but for `other` amounts."""
         disk_gb = flavor.root_gb + flavor.ephemeral_gb + -(-flavor.swap_mb // 1024)
         amounts = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.ram_mb, "DISK_GB": disk_gb, **other}
         root = self.driver.root

@@ -1,8 +1,8 @@
 """Which kind of test sees which planted bug: seen_by.txt, a line for each bug and kind with the tree of git at which it was judged.
 
 Each kind of test that runs the place of a bug judges it, the quickest test first, until one fails; and that one must pass without the bug.
-A kind has a bounded time for a bug. A test that saw a bug before is tried first. What was judged is not judged again before the place or
-one of those tests has changed, so a run that was interrupted goes on, also at a later commit.
+A kind has a bounded time for a bug. A test that saw a bug before is tried first. A verdict holds until the place of the bug or one of
+the tests has changed, so a run that was interrupted goes on, also at a later commit.
 """
 
 import random
@@ -116,9 +116,8 @@ def judge(bugs: Sequence[str], wanted: Sequence[str]) -> None:
     now = tree()
     for kind in wanted:
         _forget_what_is_not_run(verdicts, bugs, kind)
-        asked = [
-            bug for bug in bugs if tests_for(bug, kind) and not _is_judged(verdicts.get((bug, kind)), now)
-        ]
+        hold = {bug for bug in bugs if (known := verdicts.get((bug, kind))) and holds_still(known, now)}
+        asked = [bug for bug in bugs if tests_for(bug, kind) and bug not in hold]
         if not asked:
             continue
         with judges(kind) as these:
@@ -139,14 +138,14 @@ def _forget_what_is_not_run(verdicts: Verdicts, bugs: Iterable[str], kind: str) 
             del verdicts[bug, kind]
 
 
-def _is_judged(verdict: Verdict | None, now: str) -> bool:
-    if verdict is None or verdict.place != digest(verdict.bug):
+def holds_still(verdict: Verdict, now: str) -> bool:
+    if verdict.place != digest(verdict.bug):
         return False
     return verdict.tree == now or not _have_tests_changed(verdict)
 
 
 def _have_tests_changed(verdict: Verdict) -> bool:
-    changed = _changed_since(verdict.tree)
+    changed = changed_since(verdict.tree)
     if changed is None:
         return True
     if verdict.kind == SIMULATION:
@@ -155,7 +154,7 @@ def _have_tests_changed(verdict: Verdict) -> bool:
 
 
 @cache
-def _changed_since(tree: str) -> frozenset[str] | None:
+def changed_since(tree: str) -> frozenset[str] | None:
     """The files that have changed, or None if this tree is not in the history."""
     command = ("git", "diff", "--name-only", tree, "HEAD")
     asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -102,7 +102,7 @@ async def event_that_does_not_fit_dropped(real: Any, self: Any, events: Any) -> 
     return len(events)
 
 
-# Of two orders about an application the one that arrives last counts, and not the one that was sent last.
+# The order about an application that arrives last counts, and not the one that was sent last.
 planted_by("an older order about an application wins", SchedulerTransaction, "set_application")(
     lambda real: lambda self, name, _sent_at, application: real(self, name, EPOCH, application)
 )

@@ -117,7 +117,7 @@ def _name_in_use(expected: ExpectedBooks, _: Write, said: NameInUse) -> bool:
     return said.name in record.traits or said.name in record.inventories
 
 
-# What a refusal says beside its name.
+# The fields of a refusal, beside its name.
 _CHECKS: dict[type, Callable[[ExpectedBooks, Write, Any], bool]] = {
     GenerationMoved: _generation_moved,
     ConsumerMoved: _consumer_moved,
