@@ -3,7 +3,14 @@
 from typing import Any
 from uuid import UUID
 
-from bus.messages.cell import AdoptDeployed, DeployInstance, LeaveNode, RedeployInstance, UndeployInstance
+from bus.messages.cell import (
+    AdoptDeployed,
+    DeployInstance,
+    InstanceRedeployed,
+    LeaveNode,
+    RedeployInstance,
+    UndeployInstance,
+)
 from engine.flavors import Flavor, Image, InstanceId
 from engine.inventories import ConsumerId, ResourceAmount, Share
 from ironic_sync.core.rows import NodeDeploy
@@ -55,3 +62,15 @@ def a_deploy(**fields: Any) -> NodeDeploy:
     order = fields.pop("order", None) or an_order()
     values: dict[str, Any] = {"kind": "deploy", "cell": "c1", "instance": OURS, "attempt": 1, **fields}
     return NodeDeploy(order=order if values["kind"] == "deploy" else None, **values)
+
+
+def redeployed(failure: str = "", *, number: int = 102, is_active: bool = True) -> InstanceRedeployed:
+    return InstanceRedeployed(
+        cell="c1",
+        instance=OURS,
+        attempt=1,
+        host=NODE_ID,
+        number=number,
+        failure=failure,
+        is_active=is_active,
+    )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bus.messages.cell import InstanceDestroyed, InstanceRedeployed, InstanceSpawned, SpawnFailed
+from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
 from engine.flavors import Flavor
 from ironic_sync.core.deploying import (
     NO_EFFECT_MAX,
@@ -50,6 +50,7 @@ from tests.unit.ironic.deploys import (
     a_rebuild,
     a_redeploy,
     an_order,
+    redeployed,
 )
 
 DEPLOY = a_deploy()
@@ -641,8 +642,8 @@ def test_a_failure_says_whether_the_instance_still_runs(fields: dict[str, Any], 
 
     _, answer = ended(a_row(deploy=BEGUN), BEGUN, Fail("no disk"), node)
 
-    assert answer == an_answer("no disk", is_active=is_active)
-    assert ended(a_row(deploy=BEGUN), BEGUN, Fail("gone"), None)[1] == an_answer("gone", is_active=False)
+    assert answer == redeployed("no disk", is_active=is_active)
+    assert ended(a_row(deploy=BEGUN), BEGUN, Fail("gone"), None)[1] == redeployed("gone", is_active=False)
 
 
 # Orders
@@ -651,15 +652,3 @@ def test_a_failure_says_whether_the_instance_still_runs(fields: dict[str, Any], 
 def a_row(**fields: Any) -> NodeRow:
     node = a_node(provision_state="active", instance_uuid=OURS)
     return NodeRow(**{"id": NODE_ID, "version": 3, "cell": "c1", "node": node, "deployed": ACTIVE, **fields})
-
-
-def an_answer(failure: str = "", *, number: int = 102, is_active: bool = True) -> InstanceRedeployed:
-    return InstanceRedeployed(
-        cell="c1",
-        instance=OURS,
-        attempt=1,
-        host=NODE_ID,
-        number=number,
-        failure=failure,
-        is_active=is_active,
-    )

@@ -45,6 +45,7 @@ from tests.unit.ironic.deploys import (
     an_adoption,
     an_order,
     an_undeploy,
+    redeployed,
 )
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -79,18 +80,6 @@ ADOPTED = structs.replace(ACTIVE, active_at=NOON)
 
 def destroyed(attempt: int = 1, instance: InstanceId = OURS) -> InstanceDestroyed:
     return InstanceDestroyed(cell="c1", instance=instance, attempt=attempt, host=NODE_ID)
-
-
-def redeployed(failure: str = "", *, number: int = 102, is_active: bool = True) -> InstanceRedeployed:
-    return InstanceRedeployed(
-        cell="c1",
-        instance=OURS,
-        attempt=1,
-        host=NODE_ID,
-        number=number,
-        failure=failure,
-        is_active=is_active,
-    )
 
 
 def freed(row: NodeRow) -> NodeRow:
