@@ -26,7 +26,7 @@ from moor.flags import command
 from moor.options import Output
 from moor.resource_commands import completes, flag_of
 from moor.resources import FLAVOR, TRAIT, ResourceKind, resources, shown_by
-from moor.showing import print_all
+from moor.showing import print_all, print_json
 from moor.tables import Amount, Columns, Rows, styled, unique_length
 from tests.unit.moor.test_moor_typos import COMMANDS
 from tools.operations import operations, users
@@ -209,3 +209,11 @@ def test_another_form_is_refused() -> None:
     ended = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["list", "-o", "xml"])
     assert ended.exit_code == 2
     assert "'xml' is none of table, wide, json, yaml" in ended.output
+
+
+def test_a_program_reads_what_was_printed_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = "fa:16:3e:00:00:01 :smile: [bold]x[/bold] \x07\x1b[31m\r\n\t\u2028é\x7f" + "a long line " * 100
+
+    print_json({odd: [odd, 1, 2.5, None, True]})
+
+    assert json.loads(capsys.readouterr().out) == {odd: [odd, 1, 2.5, None, True]}
