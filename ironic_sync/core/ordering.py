@@ -176,7 +176,7 @@ def _after_node(row: NodeRow, notified: NodeNotified, rules: OrderingRules) -> N
 def _tells_of_before(row: NodeRow, notified: NodeNotified) -> bool:
     """Whether the node was in another state since. That Ironic was restored from a backup is only believed of what is read."""
     at, known = notified.node.provision_updated_at, row.node.provision_updated_at if row.node else None
-    return not row.is_deleted and known is not None and at is not None and at < known
+    return not row.is_deleted and known is not None and (at is None or at < known)
 
 
 def _after_late_node(row: NodeRow, notified: NodeNotified, rules: OrderingRules) -> NodeRow:

@@ -88,15 +88,16 @@ def after_change(before: NodeRow, changed: NodeRow, policy: NodePolicy) -> NodeR
 
 def _with_age(before: NodeRow, row: NodeRow) -> NodeRow:
     """The row that remembers since when its node was in another state, if Ironic tells now of an older one: Ironic's database was
-    restored from a backup. Until a person has answered, or Ironic's time has come again, the node counts for nothing.
+    restored from a backup. Until a person has answered, or Ironic's time has come again, the node counts for nothing, also if it was
+    lost meanwhile.
     """
-    if row.node is None or row.node == before.node or before.is_deleted:
+    if row.node is None:
         return row
-    at, known = row.node.provision_updated_at, before.older_than
-    if known is None and before.node is not None:
+    at, known = row.node.provision_updated_at, row.older_than
+    if known is None and before.node not in (None, row.node) and not before.is_deleted:
         known = before.node.provision_updated_at
-    is_older = known is not None and (at is None or at < known)
-    return structs.replace(row, older_than=known if is_older else None)
+    older_than = known if known is not None and (at is None or at < known) else None
+    return row if older_than == row.older_than else structs.replace(row, older_than=older_than)
 
 
 def answered(row: NodeRow) -> NodeRow:

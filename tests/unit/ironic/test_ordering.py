@@ -1,6 +1,7 @@
 """Which word about a node counts, in any order, doubled and late; when a node is read again, and when it is believed to be gone."""
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -447,11 +448,14 @@ def test_an_answer_is_not_believed_if_the_row_was_written_since_the_request() ->
     assert read_again(KNOWN, a_node(), KNOWN.version - 1, T0) is None
 
 
-def test_a_word_from_before_the_known_state_comes_late_also_if_a_clock_makes_it_seem_newer() -> None:
+@pytest.mark.parametrize("at", [moment(T0 - 5 * SECOND), None], ids=["an earlier time", "no time"])
+def test_a_word_from_before_the_known_state_comes_late_also_if_a_clock_makes_it_seem_newer(
+    at: datetime | None,
+) -> None:
     """Only an answer says that Ironic was restored from a backup."""
     deployed = a_node(provision_state="active", provision_updated_at=moment(T0))
     read = replace(KNOWN, node=deployed, read_at_us=T0)
-    before = a_word(T0 + SECOND, provision_state="deploying", provision_updated_at=moment(T0 - 5 * SECOND))
+    before = a_word(T0 + SECOND, provision_state="deploying", provision_updated_at=at)
 
     late = after_change(read, after(read, before), POLICY)
 

@@ -555,6 +555,10 @@ def of_time(at: datetime | None, **fields: Any) -> Node:
         # It stays so until Ironic's time has come again.
         (a_row(node=of_time(EARLY), older_than=LATE), of_time(NOON), LATE),
         (a_row(node=of_time(EARLY), older_than=NOON), of_time(LATE), None),
+        # Also if it was lost meanwhile.
+        (a_row(node=of_time(EARLY), older_than=NOON, is_deleted=True), of_time(NOON), None),
+        (a_row(node=of_time(EARLY), older_than=NOON, is_deleted=True), of_time(EARLY), NOON),
+        (a_row(node=of_time(NOON), older_than=NOON), of_time(NOON), None),
     ],
 )
 def test_a_node_of_which_ironic_tells_an_older_state_than_is_known_is_noted(
