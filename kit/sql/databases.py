@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import datetime
-from functools import partial
+from functools import partial, wraps
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID
@@ -330,6 +330,7 @@ def reads(
     The store has its database in `_database`.
     """
 
+    @wraps(query)
     async def read(self: Any, /, *values: P.args, **named: P.kwargs) -> T:
         return await read_once(self._database, query, *values, **named)
 
@@ -344,6 +345,7 @@ def runs(
     The class has the database's transaction in `_transaction`; the method runs the function in it.
     """
 
+    @wraps(work)
     async def run(self: Any, /, *values: P.args, **named: P.kwargs) -> T:
         done: T = await self._transaction.run(work, *values, **named)
         return done
