@@ -130,6 +130,8 @@ class Line(httpx.AsyncBaseTransport):
             self.loses_request, self.lost = None, self.lost + 1
             raise httpx.ReadError("reset")
         answer = await self._placement.handle_async_request(request)
+        # Else its connection stays open if nobody reads it: it is lost, or its client waits no longer.
+        await answer.aread()
         if self.loses_answer is not None and self.loses_answer(request):
             self.loses_answer, self.lost = None, self.lost + 1
             raise httpx.ReadError("reset")
