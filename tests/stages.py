@@ -41,7 +41,6 @@ LONG = {
         "adversity/",
         "conformance/",
         "deploy/",
-        "simulation/test_planted.py::test_a_planted_bug_is_found",
         "simulation/test_planted.py::test_the_trace_of_a_planted_bug_is_shrunk",
         "stories/moor/test_dashboard_in_a_browser.py",
         "stories/metal/test_hostile_ironic.py::test_no_wrong_answer_or_notification_ends_a_daemon",
@@ -95,9 +94,6 @@ KEPT = {
         "conformance/test_order_of_checks.py::test_both_report_the_same_one_of_several_errors[a few seeds]",
     ),
     "deploy": ("deploy/test_container_files.py",),
-    "simulation": (
-        "simulation/test_planted.py::test_a_planted_bug_is_found[a second release frees the amounts again",
-    ),
     "pages": ("stories/moor/test_dashboard_in_a_browser.py::test_tiles_are_drawn",),
     "bare metal": (
         "stories/metal/test_hostile_ironic.py::test_no_wrong_answer_or_notification_ends_a_daemon_and_everything_recovers[1]",

@@ -62,11 +62,6 @@ class FoundBug(Struct, frozen=True):
         return self.needed <= self.size // 2
 
 
-class ShownBug(Struct, frozen=True):
-    seed: int
-    promise: str
-
-
 def find_and_shrink(
     bug: str,
     seeds: Iterable[int],
@@ -84,12 +79,6 @@ def find_and_shrink(
         if shrunk[-1].is_small or len(shrunk) == SHRUNK_SEEDS_MAX:
             break
     return min(shrunk, key=lambda found: found.needed / found.size, default=None)
-
-
-def find(bug: str, seeds: Iterable[int]) -> ShownBug | None:
-    """The first seed that shows the bug."""
-    shown = next(_showing(bug, seeds), None)
-    return None if shown is None else ShownBug(shown[0].plan.seed, shown[1].promise)
 
 
 def broken_in(seed: int) -> str:
