@@ -434,14 +434,15 @@ class Deployer(PartGroup):
             ):
                 return None
             after = self._with_node(now, looked, row.version)
-            if _is_unsure(after, looked):
-                return None
             # After "manage", the order that counts is "provide".
             work = structs.replace(
                 work,
                 is_ordered=work.is_ordered or looked.is_ordered,
                 is_sent=work.is_sent or looked.is_sent,
             )
+            if _is_unsure(after, looked):
+                # What was ordered counts, whatever became of it.
+                return structs.replace(now, deploy=work)
             if is_end(work, outcome):
                 after, answer = ended(after, work, outcome, looked.node)
                 if answer is None:
@@ -449,7 +450,8 @@ class Deployer(PartGroup):
                 return structs.replace(after, answers=(*after.answers, answer), answers_at=self._now())
             return structs.replace(after, deploy=_deploy_after(work, outcome, counted, due_at))
 
-        if not await self._writer.change({row.id: change}):
+        written = await self._writer.change({row.id: change})
+        if not written or _is_unsure(written[0], looked):
             # Somebody else has written it since: look again.
             return True
         self._tell(row.id, counted, outcome)

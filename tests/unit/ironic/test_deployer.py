@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -12,7 +13,7 @@ from msgspec import structs
 
 from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceRedeployed, InstanceSpawned
 from engine.flavors import ConfigDriveParts, text_of
-from ironic_sync.core.rows import Offer
+from ironic_sync.core.rows import Deployed, NodeRow, Offer
 from ironic_sync.core.settling import Order  # noqa: TC001 - like every other import
 from laboratory.ironic import IronicSimSettings, SimulatedNode, available_nodes
 from tests.ironic_clock import LONG_S
@@ -133,6 +134,36 @@ async def test_a_claim_ends_only_when_placement_holds_the_node() -> None:
 
         await stand.place_again()
         await stand.until_said(InstanceDestroyed)
+
+
+def is_manageable(row: NodeRow) -> bool:
+    return row.node is not None and row.node.provision_state == "manageable"
+
+
+async def test_what_ironic_has_accepted_counts_also_if_the_node_goes_on_before_that_is_written() -> None:
+    """Ironic brings a retired node from its cleaning to `manageable`: only the order tells that it was cleaned."""
+    stand = Stand(
+        node=an_active_node(retired=True),
+        settings=IronicSimSettings(delays=structs.replace(DELAYS, clean_s=0.3)),
+    )
+    came_late: list[str] = []
+
+    async def come_late(go: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+        await stand.until(lambda: stand.node.provision_state != "deleting", "it is off the node")
+        answer = await go()
+        await stand.until(lambda: is_manageable(stand.row), "it is heard that the node was cleaned")
+        came_late.append(stand.node.provision_state)
+        return answer
+
+    # Before it the node was read, and the order was sent.
+    stand.wire.events[3] = come_late
+    async with stand.running(), stand.daemon():
+        was_active = Deployed(cell="c1", instance=OURS, attempt=1, active_at=datetime.fromisoformat(LONG_AGO))
+        await stand.writer.change({stand.id: lambda row: structs.replace(row, deployed=was_active)})
+        await stand.order(an_undeploy(host=stand.id))
+        await stand.until_said(InstanceDestroyed)
+
+    assert came_late == ["manageable"]
 
 
 LONG_AGO = "2026-03-04T11:00:00+00:00"
