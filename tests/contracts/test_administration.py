@@ -93,11 +93,13 @@ async def test_nobody_comes_to_stand_below_who_is_deleted(admin: AdminClient) ->
         parent, moved = await admin.add_provider(f"a{number}"), await admin.add_provider(f"b{number}")
         child = provider(f"c{number}")
 
-        await asyncio.gather(
-            admin.write(DeleteProvider(id=parent)),
-            other.write(CreateProvider(id=child, name=f"c{number}", parent=parent)),
-            third.write(UpdateProvider(id=moved, name=f"b{number}", parent=parent)),
+        writes = (
+            (admin, DeleteProvider(id=parent)),
+            (other, CreateProvider(id=child, name=f"c{number}", parent=parent)),
+            (third, UpdateProvider(id=moved, name=f"b{number}", parent=parent)),
         )
+        # The delete and the move come first in turn.
+        await asyncio.gather(*[one.write(what) for one, what in writes[:: -1 if number % 2 else 1]])
 
         states = await admin.providers()
         below = [one for one in (child, moved) if one in states and states[one].parent is not None]

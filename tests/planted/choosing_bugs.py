@@ -195,9 +195,7 @@ def failed_builds_ignored() -> Iterator[None]:
 
 
 # A port's network becomes a trait that no host reports: such a request finds no host.
-planted_by("a port's network spelled otherwise", groups, "PHYSNET", world="demands")(
-    lambda _real: "CUSTOM_PHYSICAL_NETWORK_"
-)
+planted_by("a port's network spelled otherwise", groups, "PHYSNET")(lambda _real: "CUSTOM_PHYSICAL_NETWORK_")
 
 
 # A search begins with the last flavor that the request accepts.

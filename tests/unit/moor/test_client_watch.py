@@ -36,8 +36,6 @@ from tests.unit.examples.values import STATE
 class Bus:
     """A bus with instances. It counts subscriptions and questions."""
 
-    until_known = BusClient.until_known
-
     def __init__(self) -> None:
         self.states: dict[InstanceId, InstanceState] = {}
         self.listening = 0
@@ -62,6 +60,9 @@ class Bus:
             self.asked.append(len(ids))
         await asyncio.sleep(0.01)
         return [self.states[id_] for id_ in ids if id_ in self.states]
+
+    async def until_known(self, states: Sequence[InstanceState], project: str) -> None:
+        await BusClient.until_known(self, states, project)  # type: ignore[arg-type]
 
     def tell(self, state: InstanceState) -> None:
         self.states[state.id] = state
