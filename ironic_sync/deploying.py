@@ -441,7 +441,7 @@ class Deployer(PartGroup):
                 is_sent=work.is_sent or looked.is_sent,
             )
             if _is_unsure(after, looked):
-                # What was ordered counts, whatever became of it.
+                # Ironic has accepted the order all the same, and the next look depends on that.
                 return structs.replace(now, deploy=work)
             if is_end(work, outcome):
                 after, answer = ended(after, work, outcome, looked.node)

@@ -70,8 +70,8 @@ planted_by("old requests are pruned all at once", SchedulerStore, "prune")(
 @planted(
     "two schedulers have the lease to try what waits", SchedulerTransaction, "lease_waking", harm="doubled"
 )
-async def held_lease_taken(real: Any, self: Any, *lease: Any, **of: Any) -> None:
-    await real(self, *lease, **of)
+async def held_lease_taken(real: Any, self: Any, *lease: Any, **number: Any) -> None:
+    await real(self, *lease, **number)
 
 
 # A scheduler that stops ends the lease of another one.

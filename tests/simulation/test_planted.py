@@ -1,6 +1,6 @@
 """The plan of a seed that shows a planted bug is shrunk to half or less, one plan of each world.
 
-Which seed shows a bug is in tests/planted/seen_by.txt, and judged as all that tests see: `make planted`.
+`tests/planted/seen_by.txt` names the seed that shows each bug. `make planted` and `make proof` judge its lines.
 """
 
 from collections.abc import Sequence

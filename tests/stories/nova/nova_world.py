@@ -130,7 +130,7 @@ class Line(httpx.AsyncBaseTransport):
             self.loses_request, self.lost = None, self.lost + 1
             raise httpx.ReadError("reset")
         answer = await self._placement.handle_async_request(request)
-        # Else its connection stays open if nobody reads it: it is lost, or its client waits no longer.
+        # An answer that nobody reads would keep its connection open: one that is lost, or that comes too late.
         await answer.aread()
         if self.loses_answer is not None and self.loses_answer(request):
             self.loses_answer, self.lost = None, self.lost + 1

@@ -22,7 +22,7 @@ def progress() -> Progress:
     ("heard", "missed"),
     [
         ([at(11), at(12), at(13)], [False, False, False]),
-        # What was read is repeated.
+        # The feed repeats messages that the reading had.
         ([at(9), at(10), at(11)], [False, False, False]),
         ([at(11), at(11), at(12)], [False, False, False]),
         ([at(12)], [True]),
