@@ -175,6 +175,15 @@ class Cloud:
             self.pictures.remove(picture)
 
     @asynccontextmanager
+    async def scheduling(
+        self, *hosts: str, cell: str = "c1", vcpu: int = 8, **options: Any
+    ) -> AsyncIterator[None]:
+        """Placement and a scheduler, which know these hosts."""
+        async with self.placement(), self.scheduler(**options):
+            await self.add_hosts(*hosts, cell=cell, vcpu=vcpu)
+            yield
+
+    @asynccontextmanager
     async def conductor(
         self,
         rows: ConductorStore,
@@ -225,12 +234,14 @@ class Cloud:
         computing: ComputeSettings = COMPUTING,
         pace: ConductorPace = CELL_PACE,
     ) -> AsyncIterator[None]:
-        """c1, with a conductor and computes."""
+        """c1, with a conductor and computes. If a scheduler runs, it knows the hosts."""
         async with (
             nullcontext(rows) if rows is not None else open_conductor_store(self._kind, "c1") as store,
             self.conductor(store, pace=pace),
             self.computes(hosts, script, computing, drivers=drivers),
         ):
+            if self.pictures:
+                await self.until_reported(*(host.name for host in hosts))
             yield
 
     @asynccontextmanager

@@ -3,8 +3,8 @@ for all, flavors and images under names, and the quotas of projects; and a wrong
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
 from uuid import UUID
 
 import pytest
@@ -38,16 +38,6 @@ pytestmark = pytest.mark.asyncio
 SMALL = Flavor(name="small", vcpus=1, ram_mb=1024, root_gb=1)
 
 
-@asynccontextmanager
-async def workers(setup: Cloud, *hosts: str) -> AsyncIterator[None]:
-    """Placement and a scheduler, with these hosts in cell c1."""
-    async with setup.placement(), setup.scheduler():
-        for host in hosts:
-            await setup.add_host(host)
-        await setup.until_reported(*hosts)
-        yield
-
-
 def client(setup: Cloud, patience_s: float = 30.0) -> Client:
     return Client(setup.brokers.at_api("operator"), patience_s=patience_s)
 
@@ -62,7 +52,7 @@ async def test_a_request_that_was_sent_before_the_broker_restarted_is_built_once
         await until_queued(setup)
 
         await setup.brokers.api.restart()
-        async with workers(setup, "h1"):
+        async with setup.scheduling("h1"):
             request = await booting
             states = await request.until_done()
 
@@ -93,7 +83,7 @@ async def test_a_caller_who_got_no_answer_sends_the_request_again_and_it_is_buil
         request_id = late.value.request_id
         assert request_id is not None
 
-        async with workers(setup, "h1"), client(setup) as moor:
+        async with setup.scheduling("h1"), client(setup) as moor:
             again = await moor.boot(SMALL, count=2, request_id=request_id)
             await again.until_done()
             found = await moor.find_request(request_id)
@@ -124,7 +114,7 @@ async def test_a_client_that_is_closed_lets_nobody_wait(bus: str, books: str) ->
 async def test_what_is_wrong_is_told_by_field_and_value_and_why_there_is_no_host_by_its_funnel(
     bus: str, books: str
 ) -> None:
-    async with cloud(bus, books) as setup, client(setup) as moor, workers(setup, "h1"):
+    async with cloud(bus, books) as setup, client(setup) as moor, setup.scheduling("h1"):
         with pytest.raises(Rejected) as negative:
             await moor.boot(Flavor(vcpus=-4))
         assert (negative.value.field, negative.value.value) == ("flavor.vcpus", "-4")
@@ -164,7 +154,7 @@ async def test_what_is_wrong_is_told_by_field_and_value_and_why_there_is_no_host
 
 @BOTH
 async def test_all_or_nothing_and_a_list_of_many_pages(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, client(setup) as moor, workers(setup, "h1", "h2"):
+    async with cloud(bus, books) as setup, client(setup) as moor, setup.scheduling("h1", "h2"):
         none = await moor.boot(SMALL, count=17, all_or_nothing=True)
         with pytest.raises(NoHostFound):
             await none.until_done()
@@ -197,7 +187,7 @@ async def test_an_application_has_its_own_project_reads_what_is_stored_and_no_mo
         brokers = await stack.enter_async_context(one_broker_with_users(bus, SHOP.user))
         await brokers.api.declare(objects_of_application(SHOP))
         setup = await stack.enter_async_context(cloud_on(brokers, books))
-        await stack.enter_async_context(workers(setup, "h1"))
+        await stack.enter_async_context(setup.scheduling("h1"))
         await setup.client.ask(SetApplication(name="shop", projects=SHOP.projects))
         moor = await stack.enter_async_context(
             Client(brokers.api.broker(SHOP.user), project="shop", patience_s=10)
@@ -242,7 +232,7 @@ async def test_an_application_has_its_own_project_reads_what_is_stored_and_no_mo
 async def test_events_are_heard_and_an_iterator_that_is_abandoned_leaves_nothing_behind(
     bus: str, books: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with cloud(bus, books) as setup, client(setup) as moor, workers(setup, "h1"):
+    async with cloud(bus, books) as setup, client(setup) as moor, setup.scheduling("h1"):
         hearing = moor.events("instance.active.*")
         first = asyncio.create_task(anext(hearing))
         # Nobody says when the subscription begins, so a request is sent until one is heard.
@@ -274,7 +264,7 @@ async def not_found(call: Awaitable[object]) -> tuple[str, str]:
 
 @BOTH
 async def test_flavors_are_stored_used_by_name_and_deleted(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, client(setup) as moor, workers(setup, "h1"):
+    async with cloud(bus, books) as setup, client(setup) as moor, setup.scheduling("h1"):
         assert [await moor.create_flavor(GOLD) for _ in range(2)] == [GOLD, GOLD]
         assert await rejected(moor.create_flavor(Flavor(name="gold", vcpus=4))) == ("flavor.vcpus", "4")
         assert (await rejected(moor.create_flavor(Flavor(vcpus=4))))[0] == "flavor.name"
@@ -297,7 +287,7 @@ async def test_flavors_are_stored_used_by_name_and_deleted(bus: str, books: str)
 
 @BOTH
 async def test_quotas_are_set_refuse_what_exceeds_them_and_are_removed(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, client(setup) as moor, workers(setup, "h1"):
+    async with cloud(bus, books) as setup, client(setup) as moor, setup.scheduling("h1"):
         assert await not_found(moor.show_quota("shop")) == ("quota of project", "shop")
         assert (await rejected(moor.show_quota()))[0] == "project"
         quota = await moor.set_quota("shop", {"instances": 5, "VCPU": 3})

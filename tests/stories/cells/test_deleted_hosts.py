@@ -164,12 +164,7 @@ async def test_a_host_that_is_heard_while_it_is_deleted_is_not_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock(datetime.now(UTC))
-    async with (
-        cloud("memory", "sqlite") as setup,
-        setup.placement(),
-        setup.scheduler(clock=clock, bus=SOON),
-    ):
-        await setup.add_hosts("h1")
+    async with cloud("memory", "sqlite") as setup, setup.scheduling("h1", clock=clock, bus=SOON):
         clock.pass_s(LONG_S)
         # It is silent when the order is judged, and heard when its row would go.
         unheard = iter([None])
@@ -222,8 +217,7 @@ async def test_a_host_that_another_worker_has_deleted_is_forgotten_though_the_wo
     bus: str, books: str
 ) -> None:
     clock = Clock(datetime.now(UTC))
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(clock=clock):
-        await setup.add_hosts("h1")
+    async with cloud(bus, books) as setup, setup.scheduling("h1", clock=clock):
         (picture,) = setup.pictures
         async with setup.rows.transaction() as transaction:
             await transaction.lock_hosts((host_id("h1"),), ())

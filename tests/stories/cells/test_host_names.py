@@ -28,10 +28,10 @@ FALSE = HostFacts(id=host_id("false"), name="H1")
 @asynccontextmanager
 async def a_namesake(bus: str, books: str, *, comes_first: bool = False) -> AsyncIterator[Cloud]:
     """A cloud in which a compute of c1 reports a host by the name of a host of c2, and its inventory too."""
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
+    async with cloud(bus, books) as setup, setup.scheduling():
         if comes_first:
             await report_falsely(setup)
-        await setup.add_hosts("h1", "h2", cell="c2", vcpu=8)
+        await setup.add_hosts("h1", "h2", cell="c2")
         if not comes_first:
             await report_falsely(setup)
         yield setup

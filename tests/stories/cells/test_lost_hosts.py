@@ -171,7 +171,6 @@ async def test_an_operator_sets_a_host_and_every_level_follows(bus: str, books: 
         setup.cell(host, pace=structs.replace(CELL_PACE, look_s=0.1)),
         setup.listening("host.changed.*") as heard,
     ):
-        await setup.until_reported("h1")
         first = await setup.boot(1)
 
         await set_host(setup, "draining", "new disks")

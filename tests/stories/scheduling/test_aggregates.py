@@ -60,13 +60,13 @@ async def add_nodes(setup: Cloud, *names: str) -> None:
         HostFacts(id=host_id(name), name=name, kind=NODE, availability_zone="cellar") for name in names
     )
     await setup.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=facts))
+    await setup.until_reported(*names)
 
 
 @STAGES
 async def test_hosts_of_one_daemon_in_two_zones_are_booted_by_zone(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         await add_nodes(setup, "a1", "a2", "a3")
-        await setup.until_reported("a1", "a2", "a3")
         north = SetAggregate(
             aggregate=NORTH, name="north", metadata={"availability_zone": "north"}, add_hosts=("a1",)
         )
@@ -98,7 +98,6 @@ async def test_hosts_of_one_daemon_in_two_zones_are_booted_by_zone(bus: str, boo
 async def test_an_aggregate_lives_from_its_creation_to_its_end(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         await add_nodes(setup, "a1", "a2")
-        await setup.until_reported("a1", "a2")
         await set_aggregate(
             setup, SetAggregate(aggregate=NORTH, name="north", metadata={"rack": "r1", "row": "7"})
         )
@@ -136,7 +135,6 @@ async def test_an_aggregate_lives_from_its_creation_to_its_end(bus: str, books: 
 async def test_what_cannot_be_done_is_refused_with_its_field_and_value(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         await add_nodes(setup, "a1", "a2")
-        await setup.until_reported("a1", "a2")
         await set_aggregate(
             setup,
             SetAggregate(

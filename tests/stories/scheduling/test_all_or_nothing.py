@@ -34,9 +34,9 @@ def all_of(number: int, count: int, **fields: object) -> BuildInstance:
 
 @SQL_STAGES
 async def test_of_a_thousand_instances_all_are_built_and_with_one_too_many_none(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        for cell, first in (("c1", 0), ("c2", 1)):
-            await setup.add_hosts(*(f"h{number}" for number in range(first, 20, 2)), cell=cell, vcpu=50)
+    half = [f"h{number}" for number in range(0, 20, 2)]
+    async with cloud(bus, books) as setup, setup.scheduling(*half, vcpu=50):
+        await setup.add_hosts(*(f"h{number}" for number in range(1, 20, 2)), cell="c2", vcpu=50)
         await setup.fill("h0", 1)
 
         one_too_many = all_of(1, 1000)
@@ -65,8 +65,7 @@ async def test_of_a_thousand_instances_all_are_built_and_with_one_too_many_none(
 async def test_a_request_whose_claim_does_not_fit_into_a_message_is_refused_with_its_length(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with cloud("memory", "memory") as setup, setup.placement(), setup.scheduler():
-        await setup.add_hosts("h1", "h2", vcpu=4)
+    async with cloud("memory", "memory") as setup, setup.scheduling("h1", "h2", vcpu=4):
         monkeypatch.setattr(all_or_nothing, "PLACES_BYTES_MAX", 700)
         too_long = all_of(1, 8)
         (first, *_) = await setup.built(too_long, "error")
@@ -124,12 +123,11 @@ async def test_if_one_ends_before_all_are_claimed_none_is_built(
     interference: Interference, ends: dict[str, int]
 ) -> None:
     interfering = Interfering()
+    one_by_one = structs.replace(QUICK_PACE, batches_in_flight=1)
     async with (
         cloud("memory", "memory") as setup,
-        setup.placement(),
-        setup.scheduler(station=interfering.station, pace=structs.replace(QUICK_PACE, batches_in_flight=1)),
+        setup.scheduling("h1", station=interfering.station, pace=one_by_one),
     ):
-        await setup.add_hosts("h1")
         build = all_of(1, 4)
         interfering.action = lambda: interference(setup, build)
         states = await setup.built(build, "error", "deleted")
@@ -145,10 +143,8 @@ async def test_claims_that_are_refused_again_and_again_end_all_instances() -> No
     interfering = Interfering(always=True)
     async with (
         cloud("memory", "memory") as setup,
-        setup.placement(),
-        setup.scheduler(station=interfering.station, pace=pace),
+        setup.scheduling("h1", station=interfering.station, pace=pace),
     ):
-        await setup.add_hosts("h1")
         traits: list[str] = []
 
         async def move() -> None:

@@ -24,8 +24,7 @@ async def names(setup: Cloud, question: AskInstances) -> list[str]:
 
 @BOTH
 async def test_instances_are_listed_in_each_order_and_counted(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_hosts("h1")
+    async with cloud(bus, books) as setup, setup.scheduling("h1"):
         await setup.add_hosts("h2", cell="c2")
         builds = (
             a_build(1, name="web-10", hosts=("h1",)),

@@ -37,8 +37,7 @@ TWO: dict[str, Any] = {"flavor": Flavor(name="two", vcpus=2), "project": SHOP}
 @STAGES
 async def test_a_build_over_the_quota_ends_in_error_with_its_numbers(bus: str, books: str) -> None:
     claims = Interfering()
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(station=claims.station):
-        await setup.add_hosts("h1", "h2")
+    async with cloud(bus, books) as setup, setup.scheduling("h1", "h2", station=claims.station):
         await limit(setup, VCPU=3, instances=5)
         first = await setup.boot(1, **TWO)
 
@@ -59,8 +58,7 @@ async def test_a_build_over_the_quota_ends_in_error_with_its_numbers(bus: str, b
 
 @STAGES
 async def test_all_or_nothing_is_refused_with_the_numbers_of_all(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_hosts("h1")
+    async with cloud(bus, books) as setup, setup.scheduling("h1"):
         await limit(setup, instances=2)
 
         failed = await setup.built(all_of(1, 3, project=SHOP), "error")
@@ -74,8 +72,7 @@ async def test_all_or_nothing_is_refused_with_the_numbers_of_all(bus: str, books
 @pytest.mark.hits("a claim is refused by quota: the next flavor is tried")
 @STAGES
 async def test_a_flavor_over_the_quota_is_passed_over(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_hosts("h1")
+    async with cloud(bus, books) as setup, setup.scheduling("h1"):
         await limit(setup, VCPU=1)
 
         active = await setup.boot(1, alternatives=(Flavor(name="one", vcpus=1),), **TWO)
@@ -87,8 +84,7 @@ async def test_a_flavor_over_the_quota_is_passed_over(bus: str, books: str) -> N
 
 @STAGES
 async def test_a_plan_says_how_many_more_the_quota_allows(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_hosts("h1")
+    async with cloud(bus, books) as setup, setup.scheduling("h1"):
 
         assert await planned(setup) is None
         await limit(setup, VCPU=5, instances=40)

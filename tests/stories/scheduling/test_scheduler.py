@@ -25,8 +25,7 @@ pytestmark = pytest.mark.asyncio
 
 @STAGES
 async def test_other_content_under_the_same_id_is_rejected(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_hosts("h1")
+    async with cloud(bus, books) as setup, setup.scheduling("h1"):
         await setup.client.ask(a_build(1))
 
         rejected = await setup.ask(a_build(1, name="another"), BuildRejected)
@@ -125,8 +124,7 @@ async def test_an_instance_deleted_before_it_is_placed_holds_nothing(bus: str, b
 
 @STAGES
 async def test_a_delete_that_overtakes_its_request_leaves_nothing_to_build(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_hosts("h1")
+    async with cloud(bus, books) as setup, setup.scheduling("h1"):
         build = a_build(1)
 
         assert await setup.client.ask(DeleteInstance(instance=instance_of(build))) == InstancesFound(

@@ -107,8 +107,7 @@ async def the_end_of(setup: Cloud, number: int, **fields: object) -> InstanceSta
 async def test_with_two_placement_workers_the_writes_of_both_are_known_before_a_refusal(
     bus: str, books: str
 ) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.placement(), setup.scheduler():
-        await setup.add_hosts("h1", vcpu=1)
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduling("h1", vcpu=1):
         for number in range(1, 21):
             # The host grows by exactly the amount that the next request asks for.
             await setup.report(a_host("h1", vcpu=number))
@@ -153,8 +152,7 @@ async def test_a_change_that_was_lost_silently_is_noticed_and_healed(bus: str, b
     reads, patient = ReadCounter(), structs.replace(QUICK_PACE, verify_every_s=0.2)
     async with cloud(bus, books) as setup:
         setup.books = forgetful = FrozenLog(setup.books)
-        async with setup.placement(), setup.scheduler(station=reads.station, pace=patient):
-            await setup.add_hosts("h1", vcpu=1)
+        async with setup.scheduling("h1", vcpu=1, station=reads.station, pace=patient):
             assert (await the_end_of(setup, 1)).state == "active"
             all_read = reads.full
             await forgetful.freeze("h1")
@@ -211,10 +209,8 @@ async def test_a_false_change_counts_no_longer_than_until_all_is_read_again(
     reads, patient = ReadCounter(), structs.replace(QUICK_PACE, verify_every_s=0.2)
     async with (
         cloud(bus, books) as setup,
-        setup.placement(),
-        setup.scheduler(station=reads.station, pace=patient),
+        setup.scheduling("h1", station=reads.station, pace=patient),
     ):
-        await setup.add_hosts("h1", vcpu=8)
         (page,) = [await setup.books.snapshot_page(0, 10)]
         liar = Station(setup.brokers.at_api("placement"), "liar", settings=SETTINGS)
         all_read = reads.full

@@ -71,11 +71,9 @@ async def test_a_request_that_was_sent_too_long_ago_is_refused_and_builds_nothin
 ) -> None:
     async with (
         cloud(bus, books) as setup,
-        setup.placement(),
-        setup.scheduler(),
+        setup.scheduling("h1"),
         setup.listening("build.#") as heard,
     ):
-        await setup.add_hosts("h1")
         late = Envelope[Message](message=a_build(1), sent_at=datetime.now(UTC) - DAY - timedelta(minutes=1))
         parcel = Parcel(API, "build.request.-", encode(late), content_type=PLAIN, mandatory=True)
 

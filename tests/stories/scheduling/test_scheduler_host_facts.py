@@ -59,7 +59,6 @@ async def test_boots_go_where_it_is_cool_and_where_the_capability_is_and_to_the_
         setup.scheduler(settings=COOL_FIRST, picture=picture),
         setup.cell(*hosts),
     ):
-        await setup.until_reported("cool", "hot", "sky")
         await until_measured(picture, "cool", "hot", "sky")
         asks_for_sky = {"capabilities:cpu_info:model": "s== Skylake"}
 
@@ -82,7 +81,6 @@ async def test_a_host_where_builds_fail_in_a_row_is_disabled_and_the_next_reques
         setup.scheduler(settings=structs.replace(QUICK, failed_builds_max=2)),
         setup.cell(a_host("bad", 40.0), script=failing()),
     ):
-        await setup.until_reported("bad")
         for number in (1, 2):
             await setup.boot(number, "error")
 

@@ -53,7 +53,6 @@ async def test_a_boot_is_claimed_in_one_node_swapped_to_a_node_of_another_host_a
         setup.scheduler(),
         setup.cell(nested("better", 16), nested("other", 8), script=failing("better")),
     ):
-        await setup.until_reported("better", "other")
         state = await setup.boot(1, flavor=THREE)
 
         assert (state.host, state.attempt) == ("other", 2)
@@ -75,7 +74,6 @@ async def test_equal_boots_fill_both_nodes_and_the_next_is_told_what_each_has_le
         setup.scheduler(),
         setup.cell(nested("only", 8)),
     ):
-        await setup.until_reported("only")
         both, one_more = a_build(1, flavor=THREE, count=2), a_build(2, flavor=THREE)
 
         await setup.built(both)
@@ -141,8 +139,6 @@ async def test_guests_in_a_row_get_places_exactly_if_there_are_any(bus: str, boo
         setup.scheduler(),
         setup.cell(IN_CELLS),
     ):
-        await setup.until_reported("h")
-
         number = 0
         for _ in range(SEQUENCES):
             alive = []

@@ -78,7 +78,6 @@ async def test_a_scheduler_counts_its_claims_by_verdict_and_an_instance_keeps_th
     async with cloud("memory", "memory") as setup, setup.placement():
         async with setup.scheduler(station=interfering.station) as parts:
             await setup.add_hosts("h1", vcpu=1)
-
             # Another scheduler is faster.
             interfering.action = lambda: setup.fill("h1", 1)
             state = await setup.boot(1, "error")

@@ -111,8 +111,7 @@ async def test_an_affinity_group_of_several_requests_stays_on_the_host_of_its_fi
 
 
 async def test_a_build_that_names_no_group_or_describes_it_wrongly_ends_in_error() -> None:
-    async with cloud("memory", "memory") as setup, setup.placement(), setup.scheduler():
-        await setup.add_hosts("h1")
+    async with cloud("memory", "memory") as setup, setup.scheduling("h1"):
         await create(setup, max_per_host=2, project="shop")
 
         wrong = {
@@ -140,8 +139,7 @@ async def test_a_build_that_names_no_group_or_describes_it_wrongly_ends_in_error
 
 
 async def test_a_group_is_created_once_listed_and_deleted_and_its_members_stay() -> None:
-    async with cloud("memory", "sqlite") as setup, setup.placement(), setup.scheduler():
-        await setup.add_hosts("h1")
+    async with cloud("memory", "sqlite") as setup, setup.scheduling("h1"):
         group = await create(setup, project="shop")
         assert await create(setup, project="shop") == group
 

@@ -59,8 +59,7 @@ async def image_shown(setup: Cloud, request: BuildInstance) -> str:
 
 @STAGES
 async def test_a_request_names_an_image_and_keeps_it_as_it_was(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_hosts("h1")
+    async with cloud(bus, books) as setup, setup.scheduling("h1"):
         for _ in range(2):
             assert await setup.client.ask(CreateImage(image=DEBIAN)) == ImagesFound(images=(DEBIAN,))
         request = with_image(1)
@@ -133,8 +132,7 @@ async def test_what_no_request_could_use_is_refused_with_the_field(bus: str, boo
 
 @STAGES
 async def test_a_name_that_is_not_stored_ends_in_error(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_hosts("h1")
+    async with cloud(bus, books) as setup, setup.scheduling("h1"):
         await setup.client.ask(CreateImage(image=DEBIAN))
 
         assert isinstance(await setup.client.ask(with_image(1, "debain")), BuildAccepted)
@@ -170,8 +168,7 @@ async def size_of(setup: Cloud, request: BuildInstance) -> tuple[str, dict[str, 
 
 @STAGES
 async def test_a_request_names_a_flavor_and_keeps_it_as_it_was(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_hosts("h1")
+    async with cloud(bus, books) as setup, setup.scheduling("h1"):
         for _ in range(2):
             assert await setup.client.ask(CreateFlavor(flavor=TWO)) == FlavorsFound(flavors=(TWO,))
         request = with_flavor(1, "small")
@@ -197,8 +194,7 @@ async def test_a_request_names_a_flavor_and_keeps_it_as_it_was(bus: str, books: 
 
 @STAGES
 async def test_several_names_are_alternatives_and_an_unknown_one_ends_in_error(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
-        await setup.add_hosts("h1")
+    async with cloud(bus, books) as setup, setup.scheduling("h1"):
         for flavor in (GIANT, TWO):
             await setup.client.ask(CreateFlavor(flavor=flavor))
 
@@ -258,7 +254,6 @@ async def test_an_instance_gets_the_devices_of_the_profile_that_its_flavor_names
         setup.scheduler(),
         setup.cell(HOST),
     ):
-        await setup.until_reported("h1")
         await store_profiles(setup, FAST, SLOW)
         assert await setup.client.ask(CreateFlavor(flavor=WITH_FAST)) == FlavorsFound(flavors=(WITH_FAST,))
         build = a_build(1, flavor=None, flavor_names=("with-fast",))
