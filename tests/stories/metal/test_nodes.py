@@ -164,6 +164,11 @@ class NodesSetup(Struct):
 
         await until(found, f"node {node} has {stocks}", lambda each: each == (stocks,))
 
+    async def until_offered(self, *nodes: ProviderId) -> None:
+        """Wait until nothing of these nodes, or of all, is reserved."""
+        for node in nodes or self.nodes:
+            await self.until_stocks(node, {CLASS: 0})
+
     async def until_cell(self, node: ProviderId, cell: str) -> None:
         """Wait until placement and the registry have the node in this cell, and it is up."""
 
@@ -263,10 +268,9 @@ async def test_exchange_topics_and_queue_are_those_of_the_settings(bus: str, boo
 @ONE_BROKER
 async def test_all_nodes_are_read_at_the_start_and_changes_heard_from_then_on(bus: str, books: str) -> None:
     async with nodes_setup(bus, books, 20) as setup, setup.daemon("d1"):
-        nodes = setup.nodes
-        for node in nodes:
-            await setup.until_stocks(node, {CLASS: 0})
+        await setup.until_offered()
 
+        nodes = setup.nodes
         for is_on in (True, False):
             setup.simulation.ironic.set_maintenance(str(nodes[3]), is_on=is_on)
             await setup.until_stocks(nodes[3], {CLASS: int(is_on)})
@@ -302,16 +306,15 @@ async def test_a_node_whose_conductor_group_changes_goes_to_the_other_cell_as_so
         metal.daemon("d1", cells=BY_RACK),
     ):
         free, held = metal.nodes
-        for node in (free, held):
-            await metal.until_cell(node, "c1")
-            await metal.until_stocks(node, {CLASS: 0})
+        await metal.until_offered()
         await metal.hold(held)
 
         for node in (free, held):
+            await metal.until_cell(node, "c1")
             metal.change(node, conductor_group="rack2")
 
         await metal.until_cell(free, "c2")
-        await metal.until_stocks(free, {CLASS: 0})
+        await metal.until_offered(free)
         await metal.until_stocks(held, {CLASS: 1})
         row = await metal.until_row(held, report_note=f"1 of {CLASS} is still held")
         assert (row.cell, row.cell_wanted) == ("c1", "c2")
@@ -320,7 +323,7 @@ async def test_a_node_whose_conductor_group_changes_goes_to_the_other_cell_as_so
 
         await metal.release(held)
         await metal.until_cell(held, "c2")
-        await metal.until_stocks(held, {CLASS: 0})
+        await metal.until_offered(held)
 
 
 @ONE_BROKER
@@ -334,7 +337,7 @@ async def test_a_class_changed_while_the_node_is_held_is_offered_once_the_node_i
 ) -> None:
     async with nodes_setup(bus, books, 1) as metal, metal.daemon("d1"):
         (node,) = metal.nodes
-        await metal.until_stocks(node, {CLASS: 0})
+        await metal.until_offered()
         await metal.hold(node)
 
         metal.change(node, resource_class=resource_class)
@@ -387,15 +390,14 @@ async def test_many_deleted_nodes_are_removed_although_they_are_not_read_one_by_
         nodes_setup(bus, books, 70) as metal,
         metal.daemon("d1", settings=believes),
     ):
-        nodes = metal.nodes
-        for node in nodes:
-            await metal.until_stocks(node, {CLASS: 0})
+        await metal.until_offered()
+        *lost, stays = metal.nodes[:61]
 
-        metal.lose(*nodes[:60])
+        metal.lose(*lost)
 
-        for node in nodes[:60]:
+        for node in lost:
             await metal.until_stocks(node, None)
-        await metal.until_stocks(nodes[60], {CLASS: 0})
+        await metal.until_offered(stays)
 
 
 @pytest.mark.hits("nodes that Ironic lacks are held: too many are missing, or they were missing before")
@@ -406,21 +408,19 @@ async def test_many_nodes_that_vanish_at_once_stay_reserved_and_come_back(bus: s
         nodes_setup(bus, books, 10) as metal,
         metal.daemon("d1", settings=SWEEPS, hidden=hidden),
     ):
-        nodes = metal.nodes
-        for node in nodes:
-            await metal.until_stocks(node, {CLASS: 0})
+        await metal.until_offered()
 
-        hidden.update(nodes[:7])
-        for node in nodes[:7]:
+        hidden.update(metal.nodes[:7])
+        for node in hidden:
             await metal.until_stocks(node, {CLASS: 1})
             row = await metal.row(node)
             assert row.missing_since_us > 0
             assert not row.is_deleted
-        await metal.until_stocks(nodes[7], {CLASS: 0})
+        await metal.until_offered(metal.nodes[7])
 
         hidden.clear()
-        for node in nodes:
-            await metal.until_stocks(node, {CLASS: 0})
+        await metal.until_offered()
+        for node in metal.nodes:
             await metal.until_row(node, missing_since_us=0)
 
 
@@ -429,7 +429,6 @@ async def test_many_nodes_that_vanish_at_once_stay_reserved_and_come_back(bus: s
 async def test_a_foreign_provider_is_left_alone_or_taken_over_as_configured(bus: str, books: str) -> None:
     async with nodes_setup(bus, books, 2) as metal:
         foreign, own = metal.nodes
-        client = metal.cloud.client
         theirs = {
             CLASS: ReportedInventory(total=1, reserved=0, max_unit=1),
             "CUSTOM_THEIRS": ReportedInventory(total=3),
@@ -440,12 +439,12 @@ async def test_a_foreign_provider_is_left_alone_or_taken_over_as_configured(bus:
             CreateClass(name="CUSTOM_THEIRS"),
             SetInventories(provider=foreign, generation=None, inventories=theirs),
         ):
-            assert isinstance(await client.ask(write), WriteAnswered)
+            assert isinstance(await metal.cloud.client.ask(write), WriteAnswered)
         assert await metal.stocks(foreign) == {CLASS: 0, "CUSTOM_THEIRS": 0}
         async with metal.daemon("d1"):
-            await metal.until_stocks(own, {CLASS: 0})
-            row = await metal.until_row(foreign, is_foreign=True)
-            assert row.report_note == "something else wrote its provider, in no cell: it is left alone"
+            await metal.until_offered(own)
+            left = "something else wrote its provider, in no cell: it is left alone"
+            assert (await metal.until_row(foreign, is_foreign=True)).report_note == left
             metal.simulation.ironic.set_maintenance(str(foreign), is_on=True)
             metal.simulation.ironic.set_maintenance(str(own), is_on=True)
             await metal.until_stocks(own, {CLASS: 1})
@@ -456,7 +455,7 @@ async def test_a_foreign_provider_is_left_alone_or_taken_over_as_configured(bus:
             await metal.until_stocks(foreign, {CLASS: 1})
             await metal.until_cell(foreign, "c1")
             metal.simulation.ironic.set_maintenance(str(foreign), is_on=False)
-            await metal.until_stocks(foreign, {CLASS: 0})
+            await metal.until_offered(foreign)
             await metal.hold(foreign)
 
 
@@ -479,9 +478,8 @@ async def test_a_node_that_is_deleted_and_enrolled_again_under_its_id_is_offered
         nodes_setup(bus, books, 4) as there,
         there.daemon("d1", cells=BY_RACK, settings=SWEEPS),
     ):
-        free, held, *_ = nodes = there.nodes
-        for node in nodes:
-            await there.until_stocks(node, {CLASS: 0})
+        free, held, *_ = there.nodes
+        await there.until_offered()
         await there.hold(held)
         for node in (free, held):
             there.simulation.ironic.set_maintenance(str(node), is_on=True)
@@ -541,10 +539,9 @@ async def two_ironics(bus: str, books: str) -> AsyncIterator[tuple[NodesSetup, N
             daemon = region.daemon(name, settings=SWEEPS, cells=CellMap(default=cell), user="operator")
             await stack.enter_async_context(daemon)
             regions.append(region)
-        for region in regions:
-            for node in region.nodes:
-                await region.until_stocks(node, {CLASS: 0})
         north, south = regions
+        for region in regions:
+            await region.until_offered()
         yield north, south
 
 
