@@ -10,7 +10,6 @@ from msgspec import structs
 from bus.messages.build import (
     BuildAccepted,
     BuildInstance,
-    BuildRejected,
     ClaimRefused,
     DeleteInstance,
     InstanceState,
@@ -189,18 +188,3 @@ async def test_a_host_that_is_enabled_or_new_wakes_what_waits() -> None:
 async def some_are(setup: Cloud, count: int, state: str) -> bool:
     known = [await setup.instance(instance_of(a_build(1), index)) for index in range(3)]
     return [each.state for each in known if each is not None].count(state) == count
-
-
-async def test_what_is_wrong_with_a_wait_is_named() -> None:
-    async with cloud("memory", "memory") as setup, setup.placement(), setup.scheduler():
-        for wait, field in (
-            (Wait(for_s=0), "wait.for_s"),
-            (Wait(for_s=2_592_001), "wait.for_s"),
-            (Wait(for_s=1, priority=-1), "wait.priority"),
-            (Wait(for_s=1, priority=101), "wait.priority"),
-        ):
-            answer = await setup.ask(a_build(1, wait=wait), BuildRejected)
-            assert answer.field == field
-            assert answer.value == str(getattr(wait, field.removeprefix("wait.")))
-        both = await setup.ask(a_build(1, count=2, wait=LONG, all_or_nothing=True), BuildRejected)
-        assert (both.field, both.value) == ("all_or_nothing", "true")

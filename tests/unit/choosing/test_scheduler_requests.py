@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import BuildInstance
-from engine.flavors import Flavor, InstanceId, PortRequest, RequestId, VolumeRequest
+from engine.flavors import Flavor, InstanceId, PortRequest, RequestId, VolumeRequest, Wait
 from engine.requests import InstanceSpec, RequestProblem, read_request
 from engine.requests.spec import GranularGroup
 from tests.contracts.placement_orders import VOCABULARY, aggregate, an_id
@@ -329,6 +329,11 @@ def test_what_a_request_asks_for(build: BuildInstance, read: dict[str, Any]) -> 
         ),
         (a_build(deadline_s=0), "deadline_s", "0"),
         (a_build(deadline_s=86_401), "deadline_s", "86401"),
+        (a_build(wait=Wait(for_s=0)), "wait.for_s", "0"),
+        (a_build(wait=Wait(for_s=2_592_001)), "wait.for_s", "2592001"),
+        (a_build(wait=Wait(for_s=1, priority=-1)), "wait.priority", "-1"),
+        (a_build(wait=Wait(for_s=1, priority=101)), "wait.priority", "101"),
+        (a_build(wait=Wait(for_s=1), count=2, all_or_nothing=True), "all_or_nothing", "true"),
     ],
     ids=itertools.count(),
 )

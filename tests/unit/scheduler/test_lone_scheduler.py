@@ -1,6 +1,7 @@
 """A scheduler refuses orders by their fields, ends requests that nobody can carry out, and counts a cloud."""
 
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,11 +13,20 @@ from bus.message import Envelope, Message
 from bus.messages.build import BuildInstance, InstanceFailed
 from bus.messages.cloud import AskOverview, AskTiles, HostCount, Overview, Tiles
 from bus.messages.hosts import AskHosts, HostsFound, SetHost
+from bus.messages.stored_names import (
+    AskImages,
+    CreateDeviceProfile,
+    CreateGroup,
+    CreateImage,
+    ImagesFound,
+    NamedImage,
+    SetImage,
+)
 from bus.unreadable import Unreadable
 from bus.workers.handling import Bury, Tell
 from bus.workers.station import Station
-from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
-from engine.inventories import InventoryState
+from engine.flavors import DeviceGroup, DeviceProfile, Flavor, Image, InstanceId, RequestId, instance_id_of
+from engine.inventories import GroupId, InventoryState
 from kit.errors import NotFound
 from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.core.instances.rows import accepted, messages_of
@@ -44,6 +54,22 @@ HOSTS = (
     structs.replace(a_host("twin", cell="c2"), id=UUID(int=5)),
 )
 
+DEBIAN = NamedImage(
+    name="debian", source="http://images/debian-13", checksum="0a1b", properties={"os_type": "linux"}
+)
+FPGA = DeviceGroup(resources={"FPGA": 1})
+FAST = DeviceProfile(name="fast", groups=(FPGA, structs.replace(FPGA, required=("CUSTOM_FAST",))))
+APART = CreateGroup(id=GroupId(UUID(int=5)), policy="anti-affinity", name="web", project="shop")
+STORED = (CreateImage(image=DEBIAN), CreateDeviceProfile(profile=FAST), APART)
+
+
+def an_image(name: str = "odd", **fields: Any) -> CreateImage:
+    return CreateImage(image=NamedImage(name=name, **fields))
+
+
+def a_profile(*groups: DeviceGroup, name: str = "new") -> CreateDeviceProfile:
+    return CreateDeviceProfile(profile=DeviceProfile(name=name, groups=groups))
+
 
 @pytest.mark.parametrize(
     ("order", "field", "reason"),
@@ -64,6 +90,48 @@ HOSTS = (
         (SetHost(host="twi", mode="draining"), "host", "near it: twin"),
         (SetHost(host="twin", mode="draining"), "host", "c1/twin or c2/twin"),
         (UNREADABLE, "instance", "Expected `uuid`"),
+        (changed(image_name="debian", image=Image(source="x")), "image_name", "image is given, too"),
+        (changed(flavor_names=("small",)), "flavor_names", "flavor is given, too"),
+        (
+            CreateImage(image=structs.replace(DEBIAN, checksum="2c")),
+            "image.checksum",
+            "image 'debian' is stored with '0a1b': `moor image set` changes it",
+        ),
+        (CreateImage(image=structs.replace(DEBIAN, properties={})), "image.properties", "is stored with"),
+        (an_image(""), "image.name", "there is none: requests name the image by it"),
+        (an_image(), "image.source", "there is none: it says where the image is"),
+        (an_image(source="x", properties={"hw_odd": "1"}), "image.properties.hw_odd", ""),
+        (an_image(source="x", properties={"os_type": "x" * 1001}), "image.properties.os_type", ""),
+        (
+            an_image(source="x", properties={f"trait:CUSTOM_T{n}": "required" for n in range(401)}),
+            "image.properties",
+            "an image has at most 400 properties here",
+        ),
+        # `--image` would take these names for an image's own id or URL, and never find the stored one.
+        *[
+            (an_image(name, source="x"), "image.name", "a uuid or a URL is an image itself")
+            for name in ("http://images/x", "0b6d1c9e5d3f4a4f9c8e3a0b1c2d3e4f")
+        ],
+        *[
+            (an_image(name, source="x"), "image.name", "a name has no space at its ends")
+            for name in (" ", "odd ", "o\nd", "o\u202ed")
+        ],
+        # None of the changes of a wrong order is made.
+        (SetImage(name="debian", properties={"hw_odd": "1", "os_type": None}), "properties.hw_odd", ""),
+        (SetImage(name="debian", source=""), "source", "there is none: it says where the image is"),
+        (a_profile(FPGA, name="fast"), "profile.groups", "delete it first, or choose another name"),
+        (a_profile(FPGA, name=""), "profile.name", "there is none: requests name the profile by it"),
+        (a_profile(), "profile.groups", "there are none: they say which devices"),
+        (a_profile(DeviceGroup(resources={})), "profile.groups[0].resources", "there are none: a group says"),
+        (a_profile(DeviceGroup(resources={"NONE": 1})), "profile.groups[0]", ""),
+        (a_profile(FPGA, FPGA, structs.replace(FPGA, required=("NO_TRAIT",))), "profile.groups[2]", ""),
+        (structs.replace(APART, policy="affinity"), "id", "it belongs to group 'web', which is anti-affinity"),
+        (structs.replace(APART, project="bank"), "id", "duplicate id: it belongs to another group"),
+        (
+            structs.replace(APART, id=GroupId(UUID(int=6)), policy="soft-affinity", max_per_host=2),
+            "max_per_host",
+            "only anti-affinity reads it",
+        ),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
@@ -71,9 +139,12 @@ HOSTS = (
 async def test_a_refusal_names_the_field_and_the_reason(order: Message, field: str, reason: str) -> None:
     scheduler = LoneScheduler()
     await scheduler.has(HOSTS)
+    for each in STORED:
+        await scheduler.handle(each)
     answer = rejection(await scheduler.handle(order))
     assert answer.field == field
     assert reason in answer.reason
+    assert await scheduler.ask(AskImages()) == ImagesFound(images=(DEBIAN,))
 
 
 @pytest.mark.asyncio
