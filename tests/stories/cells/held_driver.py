@@ -1,12 +1,12 @@
 """A simulated host whose faults and builds follow a clock that only the test moves, so that no slow machine misses a state."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 from bus.messages.cell import DestroyInstance
 from compute_sim.core.attempts import AttemptRecord, Condition, HostOrder, Silent, Work
-from compute_sim.core.hosts import Host
-from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree
-from engine.inventories import ConsumerId, ProviderId
+from compute_sim.core.trees import ProviderTree
+from engine.inventories import ConsumerId
 from laboratory.computes.driver import SimulatedDriver
 from tests.waiting import Clock
 
@@ -23,36 +23,19 @@ class HeldDriver:
         self.clock = clock
         # When the work for an attempt ends, by the test's clock.
         self._ends_at_s: dict[tuple[ConsumerId, int], float] = {}
-        self.wake_with, self.stopped, self.console = driver.wake_with, driver.stopped, driver.console
-        self.why_broken = driver.why_broken
 
-    @property
-    def root(self) -> ProviderId:
-        return self._driver.root
-
-    @property
-    def host(self) -> Host:
-        return self._driver.host
+    def __getattr__(self, name: str) -> Any:
+        """What does not depend on the time."""
+        return getattr(self._driver, name)
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - not its clock
         return self._driver.update_provider_tree(tree, self.clock.now)
-
-    def reshape(
-        self, known: ProviderTree, new: ProviderTree, allocations: Allocations
-    ) -> Allocations | CannotReshape:
-        return self._driver.reshape(known, new, allocations)
-
-    def reshaped(self, allocations: Allocations) -> None:
-        self._driver.reshaped(allocations)
 
     def next_change_s(self, at_s: float) -> float | None:
         return at_s + LOOK_MS / 1000
 
     def metrics(self, at_s: float) -> Mapping[str, float]:  # noqa: ARG002 - not its clock
         return self._driver.metrics(self.clock.now)
-
-    def images(self) -> Sequence[str]:
-        return self._driver.images()
 
     def condition(self, at_s: float) -> Condition:
         condition = self._driver.condition(self.clock.now)

@@ -5,7 +5,9 @@ of events.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -19,7 +21,6 @@ from bus.messages.cell import (
     InstanceStopped,
     SpawnFailed,
     SpawnInstance,
-    StartInstance,
     StopInstance,
 )
 from bus.messages.hosts import (
@@ -64,7 +65,7 @@ from placement_worker.settings import FeedPace
 from tests.contracts.small_world import connected
 from tests.contracts.stores import open_again
 from tests.stories.cells.held_driver import HeldDriver
-from tests.stories.cloud import COMPUTING, SETTLED, Cloud, cloud
+from tests.stories.cloud import COMPUTING, SETTLED, Cloud, M, cloud
 from tests.waiting import Clock, until
 
 pytestmark = pytest.mark.asyncio
@@ -141,57 +142,19 @@ async def compute_setup(bus: str, pace: FeedPace = SETTLED) -> AsyncIterator[Com
             yield setup
 
 
-def spawn(number: int, host: str, attempt: int = 1) -> SpawnInstance:
+def about(kind: type[M], number: int, host: str, /, **fields: Any) -> M:
+    """A message about the first attempt of this instance, on this host."""
+    return kind(cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=root_of(host), **fields)
+
+
+def spawn(number: int, host: str) -> SpawnInstance:
     amount = ResourceAmount(provider=root_of(host), resource="VCPU", amount=1)
-    return SpawnInstance(
-        cell="c1",
-        instance=ConsumerId(UUID(int=number)),
-        attempt=attempt,
-        host=root_of(host),
-        flavor=Flavor(name="small", vcpus=1),
-        share=Share(host=root_of(host), amounts=(amount,)),
-    )
+    share = Share(host=root_of(host), amounts=(amount,))
+    return about(SpawnInstance, number, host, flavor=Flavor(name="small", vcpus=1), share=share)
 
 
-def destroy(number: int, host: str, attempt: int = 1) -> DestroyInstance:
-    return DestroyInstance(
-        cell="c1", instance=ConsumerId(UUID(int=number)), attempt=attempt, host=root_of(host)
-    )
-
-
-def spawned(number: int, host: str, attempt: int = 1) -> InstanceSpawned:
-    return InstanceSpawned(
-        cell="c1", instance=ConsumerId(UUID(int=number)), attempt=attempt, host=root_of(host)
-    )
-
-
-def gone(number: int, host: str, attempt: int = 1) -> InstanceDestroyed:
-    return InstanceDestroyed(
-        cell="c1", instance=ConsumerId(UUID(int=number)), attempt=attempt, host=root_of(host)
-    )
-
-
-def stop(number: int, host: str, move: int = 1) -> StopInstance:
-    return StopInstance(
-        cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=root_of(host), number=move
-    )
-
-
-def start(number: int, host: str, move: int = 1) -> StartInstance:
-    return StartInstance(
-        cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=root_of(host), number=move
-    )
-
-
-def stopped(number: int, host: str, failure: str = "", move: int = 1) -> InstanceStopped:
-    return InstanceStopped(
-        cell="c1",
-        instance=ConsumerId(UUID(int=number)),
-        attempt=1,
-        host=root_of(host),
-        failure=failure,
-        number=move,
-    )
+destroy, spawned = partial(about, DestroyInstance), partial(about, InstanceSpawned)
+gone = partial(about, InstanceDestroyed)
 
 
 @BUSES
@@ -330,11 +293,11 @@ async def test_simulated_guests_outlive_their_process_in_a_database_and_end_with
             await setup.order(spawn(1, host))
             await until(lambda: setup.answers == [spawned(1, host)])
         async with _a_compute(setup, environment):
-            await setup.order(stop(1, host))
+            await setup.order(about(StopInstance, 1, host, number=1))
             await until(lambda: len(setup.answers) == 2)
 
     no_such = "" if database else "the host has no attempt 1 of it"
-    assert setup.answers[1:] == [stopped(1, host, no_such)]
+    assert setup.answers[1:] == [about(InstanceStopped, 1, host, failure=no_such, number=1)]
 
 
 @asynccontextmanager

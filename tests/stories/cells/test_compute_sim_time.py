@@ -32,7 +32,7 @@ from placement_worker.settings import FeedPace
 from tests.contracts.memory_under_test import UnixUnderTest
 from tests.contracts.stage import declared
 from tests.simulation.loop import simulated, until_s
-from tests.stories.cells.test_compute_sim import ComputeSetup, compute_setup, spawn
+from tests.stories.cells.test_compute_sim import compute_setup, spawn
 from tests.waiting import PATIENCE_S, until
 
 HOST = "c1-host-00001"
@@ -53,11 +53,6 @@ def claim(here_amount: int) -> ClaimResources:
     )
 
 
-def what_it_has(host: str, *instances: int) -> HostHolds:
-    attempts = tuple(HeldAttempt(instance=spawn(each, host).instance, attempt=1) for each in instances)
-    return HostHolds(cell="c1", host=root_of(host), number=0, attempts=attempts)
-
-
 @simulated
 async def test_a_silent_host_sends_no_heartbeats_and_lists_what_it_has_when_it_is_back() -> None:
     script = FaultScript(spawn_ms=5, faults=(FallsSilent(hosts=(HOST,), after_s=50, for_s=60),))
@@ -72,7 +67,8 @@ async def test_a_silent_host_sends_no_heartbeats_and_lists_what_it_has_when_it_i
         assert {*setup.beats()} == {frozenset({root_of("c1-host-00002")})}
         assert setup.listed == []
         await until_s(150)
-        assert setup.listed == [what_it_has(HOST, 1)]
+        has = HeldAttempt(instance=spawn(1, HOST).instance, attempt=1)
+        assert setup.listed == [HostHolds(cell="c1", host=root_of(HOST), number=0, attempts=(has,))]
 
 
 @pytest.mark.hits("reshape of host %s refused, tried again with its next change and every %g s: %s")
@@ -98,8 +94,7 @@ async def test_a_refused_reshape_is_told_and_tried_again_after_a_while_or_with_t
         assert "DISK_GB" in (await setup.providers())[HOST].inventories
         told = setup.facts()[HOST].report_refused
         assert f"consumer {claim(5).consumer} holds DISK_GB 5 of {HOST}" in told
-        order = claim(5)
-        over = ReleaseClaim(cell="c1", consumer=order.consumer, attempt=1, issued_at=now())
+        over = ReleaseClaim(cell="c1", consumer=claim(5).consumer, attempt=1, issued_at=now())
         await setup.client.publisher.send(over)
         await until_s(155)
         assert "DISK_GB" in (await setup.providers())[HOST].inventories
@@ -120,44 +115,36 @@ async def test_a_compute_reports_its_host_in_full_after_another_reporter_did() -
     ):
         await until_s(50)
         told = (await setup.providers())[HOST]
-        await _somebody_else_reports(setup)
+        # The other reporter's sequence comes from a wrong clock.
+        others = ReportInventory(cell="c1", root=root_of(HOST), providers=(), sequence=2**60)
+        answer = await setup.cloud.ask(others, ReportAnswered)
+        assert isinstance(answer.verdict, ReportAccepted)
         await until_s(110)
         after = (await setup.providers())[HOST]
         assert "CUSTOM_MINE" in after.traits
         assert after.inventories == told.inventories
 
 
-async def _somebody_else_reports(setup: ComputeSetup) -> None:
-    """The other reporter's sequence comes from a wrong clock."""
-    answer = await setup.cloud.ask(
-        ReportInventory(cell="c1", root=root_of(HOST), providers=(), sequence=2**60), ReportAnswered
-    )
-    assert isinstance(answer.verdict, ReportAccepted)
-
-
-def test_hosts_run_as_a_process_of_their_own_and_stop_when_told(tmp_path: Path) -> None:
+@pytest.mark.asyncio
+async def test_hosts_run_as_a_process_of_their_own_and_stop_when_told(tmp_path: Path) -> None:
     script = tmp_path / "faults.toml"
     script.write_text("spawn_ms = 1.0\n")
-
-    async def story() -> None:
-        under_test = await UnixUnderTest.start()
-        broker = await declared(under_test)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "compute_sim",
-            env={
-                "MOOR_BUS_URL": under_test.url(),
-                "MOOR_CELL": "c1",
-                "MOOR_COMPUTE_HOSTS": "7",
-                "LABORATORY_FAULTS": str(script),
-            },
-        )
-        connection = await broker.connect()
-        await until(lambda: connection.depth("placement.work"), "the hosts report")
-        process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
-        await connection.close()
-        await under_test.close()
-
-    asyncio.run(story())
+    under_test = await UnixUnderTest.start()
+    broker = await declared(under_test)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "compute_sim",
+        env={
+            "MOOR_BUS_URL": under_test.url(),
+            "MOOR_CELL": "c1",
+            "MOOR_COMPUTE_HOSTS": "7",
+            "LABORATORY_FAULTS": str(script),
+        },
+    )
+    connection = await broker.connect()
+    await until(lambda: connection.depth("placement.work"), "the hosts report")
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
+    await connection.close()
+    await under_test.close()
