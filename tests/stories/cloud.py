@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -405,6 +405,10 @@ class Cloud:
         build = a_build(number, **fields)
         await self.send(build)
         return await self.until_state(instance_of(build), *(states or ("active",)))
+
+    async def until_each(self, builds: Iterable[BuildInstance], *states: str) -> list[InstanceState]:
+        """Of each request the first instance, when it is in one of these states."""
+        return [await self.until_state(instance_of(build), *states) for build in builds]
 
     async def built(self, build: BuildInstance, *states: str) -> list[InstanceState]:
         """The instances of a request that is sent, when each has ended in one of these states, by default active."""

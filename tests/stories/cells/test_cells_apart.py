@@ -67,15 +67,12 @@ async def test_a_cell_whose_broker_is_down_delays_no_other_and_gets_its_orders_a
         there, elsewhere = builds_on("h1", 1), builds_on("h2", 101)
 
         await setup.client.ask_all([each for pair in zip(there, elsewhere, strict=True) for each in pair])
-        for build in elsewhere:
-            await setup.until_state(instance_of(build), "active")
-        for build in there:
-            await setup.until_state(instance_of(build), "placed")
+        await setup.until_each(elsewhere, "active")
+        await setup.until_each(there, "placed")
         assert setup.cells["c1"].placed == []
 
         await setup.brokers.cells["c1"].plug_in()
-        for build in there:
-            await setup.until_state(instance_of(build), "active")
+        await setup.until_each(there, "active")
 
         assert len(setup.placed) == 40
         assert await setup.used() == {"h1": 20, "h2": 20}

@@ -92,8 +92,7 @@ class Story:
 
     async def until_active(self, builds: Sequence[BuildInstance]) -> set[str]:
         """Their hosts."""
-        states = [await self.setup.until_state(instance_of(build), "active") for build in builds]
-        return {state.host for state in states}
+        return {state.host for state in await self.setup.until_each(builds, "active")}
 
 
 @asynccontextmanager
@@ -122,8 +121,7 @@ async def test_while_a_cell_is_down_boots_go_elsewhere_and_what_it_was_given_is_
         # The schedulers do not know yet that it is down.
         given = on_h1(11, 5)
         await setup.client.ask_all(given)
-        for build in given:
-            await setup.until_state(instance_of(build), "placed")
+        await setup.until_each(given, "placed")
         await setup.client.ask(DeleteInstance(instance=instance_of(old)))
 
         down = await told.until_down()

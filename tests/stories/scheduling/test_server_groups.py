@@ -64,8 +64,7 @@ async def test_members_that_are_booted_at_once_by_three_schedulers_get_hosts_of_
 
         builds = [a_build(number, group=IN_GROUP) for number in range(1, 6)]
         await setup.client.ask_all(builds)
-        for build in builds:
-            await setup.until_state(instance_of(build), "active")
+        await setup.until_each(builds, "active")
 
         assert max((await setup.used()).values()) == 1
         group = await shown(setup)
@@ -75,7 +74,7 @@ async def test_members_that_are_booted_at_once_by_three_schedulers_get_hosts_of_
         assert {order.group for order in setup.placed} == {setup.placed[0].group}
         too_many = [a_build(number, group=IN_GROUP) for number in range(6, 8)]
         await setup.client.ask_all(too_many)
-        ends = [await setup.until_state(instance_of(build), "active", "error") for build in too_many]
+        ends = await setup.until_each(too_many, "active", "error")
         assert Counter(end.state for end in ends) == {"active": 1, "error": 1}
         (failed,) = [end for end in ends if end.state == "error"]
         (step,) = funnel_of(failed).steps
