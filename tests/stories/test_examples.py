@@ -348,6 +348,22 @@ async def test_an_application_boots_asks_deletes_and_hears_of_its_project() -> N
         assert {each.get("project") or each["instance"]["project"] for each in heard} == {"shop"}
 
 
+@pytest.mark.asyncio
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("arguments", [("--envelope",), ()], ids=["enveloped", "plain"])
+async def test_the_program_moves_a_node_from_maintenance_to_schedulable(arguments: tuple[str, ...]) -> None:
+    """With another AMQP library, and without an Ironic."""
+    node = {"uuid": str(NODE), "provision_state": "available", "resource_class": "gold"}
+    async with nodes_setup("rabbitmq", "postgresql") as setup, setup.daemon("d1"):
+        broker = setup.cloud.brokers.api
+        assert isinstance(broker, RabbitMQUnderTest)
+        for said, reserved in (({"maintenance": True}, 1), ({}, 0)):
+            await run("node.py", broker.url(), *arguments, stdin={**node, **said})
+            await setup.until_stocks(NODE, {"CUSTOM_GOLD": reserved})
+
+
 NONSENSE: list[tuple[dict[str, Any], str, str]] = [
     ({"flavor": SMALL}, "request_id", ""),
     ({"request_id": ID}, "flavor", ""),
