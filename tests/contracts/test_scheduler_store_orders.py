@@ -56,6 +56,9 @@ BY_CONDITION: dict[str, tuple[dict[str, Any], Callable[[InstanceRow], bool]]] = 
     "name": ({"name": "web-2"}, lambda row: row.told.name == "web-2"),
     "part": ({"part": "B-1"}, lambda row: "b-1" in row.told.name.lower()),
     "a part as it is written": ({"part": "_b%"}, lambda row: "_b%" in row.told.name),
+    # Only the capitals of ASCII are like small letters, whatever the database and its locale.
+    "a letter beyond ASCII": ({"part": "AF\u00e9"}, lambda row: "af\u00e9" in row.told.name),
+    "its capital": ({"part": "AF\u00c9"}, lambda _: False),
     "flavor": ({"flavor": "rare"}, lambda row: row.id.int % 7 == 0),
     "image": ({"image": "debian"}, lambda row: row.id.int % 5 == 0),
     "instances": (
