@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -29,6 +29,8 @@ from tests.contracts.stores import open_ironic_stores
 from tests.simulation.loop import run_simulated, simulated, until_s
 from tests.stores_in_memory import MemoryIronicStore
 from tests.waiting import until
+
+S = TypeVar("S", bound=IronicStore)
 
 NOON = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 SETTINGS = DaemonRules(page=20)
@@ -116,15 +118,24 @@ def node_id(number: int) -> ProviderId:
     return ProviderId(UUID(int=number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128))
 
 
-def a_store() -> MemoryIronicStore:
+def a_store(kind: type[S]) -> S:
     loop = asyncio.get_running_loop()
-    return MemoryIronicStore(lambda: NOON + timedelta(seconds=loop.time()))
+    return kind(lambda: NOON + timedelta(seconds=loop.time()))
 
 
-async def filled(store: IronicStore, count: int = 90) -> IronicStore:
+async def filled(store: S, count: int = 90) -> S:
     async with store.transaction() as tx:
         await tx.save([NodeRow(id=node_id(number)) for number in range(1, count + 1)])
     return store
+
+
+async def a_ring(kind: type[S], *names: str, count: int = 90) -> tuple[S, list[Daemon]]:
+    """Daemons of these names that share so many nodes, five seconds after their start."""
+    store = await filled(a_store(kind), count)
+    daemons = [Daemon(store, name) for name in names]
+    assert not any(each.membership.may_act() for each in daemons), "none has a lease yet"
+    await until_s(5)
+    return store, daemons
 
 
 async def put_instances(store: IronicStore, nodes: Collection[ProviderId]) -> None:
@@ -150,10 +161,7 @@ async def check_all_agree(store: IronicStore, *daemons: Daemon) -> None:
 
 @simulated
 async def test_daemons_share_all_nodes_as_the_ring_says() -> None:
-    store = await filled(a_store())
-    daemons = [Daemon(store, name) for name in ("d1", "d2", "d3")]
-    assert not daemons[0].membership.may_act()
-    await until_s(2)
+    store, daemons = await a_ring(MemoryIronicStore, "d1", "d2", "d3")
 
     await check_all_agree(store, *daemons)
     ring = Ring(await store.members())
@@ -177,11 +185,7 @@ async def test_rows_that_stay_locked_are_told_of_once_and_taken_over_when_they_a
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    loop = asyncio.get_running_loop()
-    store = LockedRows(lambda: NOON + timedelta(seconds=loop.time()))
-    await filled(store)
-    d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
-    await until_s(5)
+    store, (d1, d2) = await a_ring(LockedRows, "d1", "d2")
     await d1.kill()
     store.are_free = False
     caplog.clear()
@@ -195,9 +199,7 @@ async def test_rows_that_stay_locked_are_told_of_once_and_taken_over_when_they_a
 @pytest.mark.hits("daemon %r took over %d of %d nodes without a live owner in %.2f s")
 @simulated
 async def test_the_nodes_of_a_dead_daemon_have_new_owners_as_soon_as_its_lease_is_over() -> None:
-    store = await filled(a_store())
-    d1, d2, d3 = (Daemon(store, name) for name in ("d1", "d2", "d3"))
-    await until_s(5)
+    store, (d1, d2, d3) = await a_ring(MemoryIronicStore, "d1", "d2", "d3")
     before = {each.id: each for each in await store.owners()}
     dead = dict(d1.nodes)
     await put_instances(store, list(dead)[:5])
@@ -215,9 +217,7 @@ async def test_the_nodes_of_a_dead_daemon_have_new_owners_as_soon_as_its_lease_i
 
 @simulated
 async def test_a_daemon_that_joins_is_given_its_share_but_no_node_with_an_instance() -> None:
-    store = await filled(a_store(), 200)
-    d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
-    await until_s(5)
+    store, (d1, d2) = await a_ring(MemoryIronicStore, "d1", "d2", count=200)
     held = [*list(d1.nodes)[:40], *list(d2.nodes)[:40]]
     await put_instances(store, held)
     before = {each.id: each.owner for each in await store.owners()}
@@ -241,34 +241,6 @@ async def test_a_daemon_that_joins_is_given_its_share_but_no_node_with_an_instan
     assert all(each.owner == ring.owner_of(each.id) for each in await store.owners())
 
 
-@simulated
-async def test_a_draining_daemon_hands_everything_over_and_takes_nothing() -> None:
-    store = await filled(a_store())
-    d1, d2, d3 = (Daemon(store, name) for name in ("d1", "d2", "d3"))
-    await until_s(5)
-    await put_instances(store, list(d1.nodes)[:10])
-    assert await store.set_draining("d1", draining=True)
-    await until_s(5 + 2 * SETTINGS.look_s)
-
-    assert d1.nodes == {}
-    assert d1.membership.is_draining
-    await check_all_agree(store, d1, d2, d3)
-    await d3.kill()
-    await until_s(20)
-    await check_all_agree(store, d1, d2)
-    assert len(d2.nodes) == 90
-
-    await store.set_draining("d2", draining=True)
-    await until_s(25)
-    # No other daemon could take the nodes.
-    await check_all_agree(store, d1, d2)
-    assert len(d2.nodes) == 90
-    await store.set_draining("d1", draining=False)
-    await until_s(30)
-    await check_all_agree(store, d1, d2)
-    assert len(d1.nodes) == 90
-
-
 @pytest.mark.hits(
     "daemon %r lost its lease: it joins again, without its nodes",
     "the lease is over by the database's clock: the daemon joins again",
@@ -276,9 +248,7 @@ async def test_a_draining_daemon_hands_everything_over_and_takes_nothing() -> No
 )
 @simulated
 async def test_a_daemon_suspended_longer_than_its_lease_acts_on_none_of_its_nodes() -> None:
-    store = await filled(a_store())
-    d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
-    await until_s(5)
+    store, (d1, d2) = await a_ring(MemoryIronicStore, "d1", "d2")
     mine = dict(d1.nodes)
     read = await store.read(mine)
     # It is suspended after it decided to give everything away, before it writes that.
@@ -303,31 +273,8 @@ async def test_a_daemon_suspended_longer_than_its_lease_acts_on_none_of_its_node
 
 
 @simulated
-async def test_a_second_process_of_the_same_name_waits_until_the_first_one_s_lease_is_over() -> None:
-    store = await filled(a_store())
-    first, d2 = Daemon(store, "d1"), Daemon(store, "d2")
-    await until_s(5)
-    second = Daemon(store, "d1", start=2)
-    await until_s(25)
-    status = statuses([second.membership])[0]
-    assert status.state is PartState.FAILING
-    assert "daemon name 'd1' is taken: incarnation d1-1 has a lease" in status.last_error
-    assert not second.membership.may_act()
-    await check_all_agree(store, first, d2)
-
-    before = dict(first.nodes)
-    await first.kill()
-    await until_s(45)
-    await check_all_agree(store, second, d2)
-    assert second.nodes.keys() == before.keys()
-    assert all(second.nodes[each] > before[each] for each in before), "under another epoch"
-
-
-@simulated
 async def test_a_daemon_without_its_database_stops_acting_before_its_lease_is_over() -> None:
-    store = await filled(a_store())
-    d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
-    await until_s(5)
+    store, (d1, d2) = await a_ring(MemoryIronicStore, "d1", "d2")
     before = dict(d1.nodes)
     d1.wire.is_away = True
     await until_s(8)
@@ -356,7 +303,7 @@ class RandomFaults:
         self.starts = 0
 
     async def run(self) -> None:
-        self.store = await filled(a_store(), 40)
+        self.store = await filled(a_store(MemoryIronicStore), 40)
         watching = asyncio.create_task(self._watch())
         for _ in range(60):
             await self._random_fault()
