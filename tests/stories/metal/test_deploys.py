@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from operator import not_
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -249,11 +250,20 @@ async def deploy_setup(
         yield DeploySetup(setup, rows, instances[0], simulation, picture, way, cells, clock)
 
 
+@asynccontextmanager
+async def offered(
+    bus: str, books: str, *nodes: SimulatedNode, rules: DaemonRules = QUICK, **options: Any
+) -> AsyncIterator[tuple[DeploySetup, Sequence[Part]]]:
+    """With a daemon, which has offered these nodes."""
+    async with deploy_setup(bus, books, *nodes, **options) as there, there.daemon("d1", rules) as parts:
+        await there.until_offered(*nodes)
+        yield there, parts
+
+
 @STAGES
 async def test_a_build_is_deployed_and_its_delete_undeploys_and_cleans_the_node(bus: str, books: str) -> None:
     nodes = available_nodes(1)
-    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
-        await metal.until_offered(*nodes)
+    async with offered(bus, books, *nodes) as (metal, _):
         first = await metal.boot(1, ports=("port-1",), config_drive="http://drives/1")
 
         active = await metal.cloud.until_state(first, "active")
@@ -279,8 +289,7 @@ async def test_a_node_that_takes_ports_and_attaches_none_is_left_for_the_alterna
     """As a node does whose network interface is `noop`."""
     bad = available_nodes(2, name="no-network", network_interface="noop")
     (good,) = available_nodes(1, name="network")
-    async with deploy_setup(bus, books, *bad, good) as metal, metal.daemon("d1"):
-        await metal.until_offered(*bad, good)
+    async with offered(bus, books, *bad, good) as (metal, _):
         instance = await metal.boot(1, ports=("port-1",))
 
         active = await metal.cloud.until_state(instance, "active")
@@ -355,8 +364,7 @@ async def test_failed_deploys_walk_the_alternates_and_leave_nothing(bus: str, bo
     nodes = available_nodes(3)
     bad = tuple(node.uuid for node in nodes[:2])
     script = IronicScript(faults=(WorkFails(work="deploy", nodes=bad, reason="no such image"),))
-    async with deploy_setup(bus, books, *nodes, script=script) as metal, metal.daemon("d1"):
-        await metal.until_offered(*nodes)
+    async with offered(bus, books, *nodes, script=script) as (metal, _):
         instance = await metal.boot(1)
 
         active = await metal.cloud.until_state(instance, "active")
@@ -395,8 +403,7 @@ async def test_a_daemon_dies_in_the_middle_of_deploys_and_another_ends_them(bus:
 @IN_MEMORY
 async def test_a_delete_in_the_middle_of_a_deploy_takes_it_off_the_node(bus: str, books: str) -> None:
     nodes = available_nodes(1)
-    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
-        await metal.until_offered(*nodes)
+    async with offered(bus, books, *nodes) as (metal, _):
         for number in range(1, 5):
             instance = await metal.boot(number)
             await until(partial(metal.with_instance, instance), "the deploy has begun")
@@ -409,8 +416,7 @@ async def test_a_build_whose_node_enters_maintenance_goes_to_an_alternate_with_t
 ) -> None:
     nodes = available_nodes(2, deploy_interface="direct")
     slow = IronicSimSettings(delays=structs.replace(SHORT, agent_call_s=LONG_S))
-    async with deploy_setup(bus, books, *nodes, settings=slow) as metal, metal.daemon("d1"):
-        await metal.until_offered(*nodes)
+    async with offered(bus, books, *nodes, settings=slow) as (metal, _):
         instance = await metal.boot(1)
 
         def waiting() -> set[str]:

@@ -15,7 +15,15 @@ from kit.parts import PartState, Status, statuses
 from kit.process import Part
 from laboratory.ironic import IronicSimSettings, SimulatedNode, available_nodes
 from tests.stories.layouts import BACKENDS_APART
-from tests.stories.metal.test_deploys import IN_MEMORY, LONG_DEPLOYS, QUICK, SHORT, DeploySetup, deploy_setup
+from tests.stories.metal.test_deploys import (
+    IN_MEMORY,
+    LONG_DEPLOYS,
+    QUICK,
+    SHORT,
+    DeploySetup,
+    deploy_setup,
+    offered,
+)
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -158,8 +166,7 @@ async def test_the_last_daemon_that_drains_keeps_its_nodes_and_goes_on_until_ano
     bus: str, books: str
 ) -> None:
     nodes = available_nodes(3)
-    async with deploy_setup(bus, books, *nodes, settings=SLOW) as there, there.daemon("d1"):
-        await there.until_offered(*nodes)
+    async with offered(bus, books, *nodes, settings=SLOW) as (there, _):
         first = await there.boot(1)
         await until_deploying(there, first)
         assert await there.rows.set_draining("d1", draining=True)

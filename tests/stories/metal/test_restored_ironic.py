@@ -16,7 +16,7 @@ from kit.parts import PartState, statuses
 from kit.process import Part
 from laboratory.ironic import SimulatedNode, available_nodes
 from laboratory.ironic.node import second
-from tests.stories.metal.test_deploys import IN_MEMORY, QUICK, DeploySetup, deploy_setup
+from tests.stories.metal.test_deploys import IN_MEMORY, QUICK, DeploySetup, deploy_setup, offered
 from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, IN_MEMORY]
@@ -49,8 +49,7 @@ async def until_swept(parts: Sequence[Part], times: int = 3) -> None:
 
 async def test_an_instance_stays_where_ironic_says_that_an_ended_one_is(bus: str, books: str) -> None:
     (node,) = available_nodes(1)
-    async with deploy_setup(bus, books, node) as there, there.daemon("d1", SWEEPS) as parts:
-        await there.until_offered(node)
+    async with offered(bus, books, node, rules=SWEEPS) as (there, parts):
         first = await active(there, 1)
         backup = there.simulation.ironic.copy()
         await there.gone(first, node)
@@ -74,8 +73,7 @@ async def test_an_instance_that_ironic_has_forgotten_is_not_sold_and_its_delete_
     bus: str, books: str
 ) -> None:
     (node,) = available_nodes(1)
-    async with deploy_setup(bus, books, node) as there, there.daemon("d1", SWEEPS) as parts:
-        await there.until_offered(node)
+    async with offered(bus, books, node, rules=SWEEPS) as (there, parts):
         backup = there.simulation.ironic.copy()
         there.end_work()
         instance = await active(there, 1)
@@ -118,8 +116,7 @@ async def test_of_a_restored_ironic_nothing_is_settled_until_a_person_has_answer
     bus: str, books: str
 ) -> None:
     nodes = available_nodes(3)
-    async with deploy_setup(bus, books, *nodes) as there, there.daemon("d1", SWEEPS) as parts:
-        await there.until_offered(*nodes)
+    async with offered(bus, books, *nodes, rules=SWEEPS) as (there, parts):
         ended = await with_ended_instances(there, nodes[:2])
         # One more is gone: it is younger than the backup.
         young = there.simulation.ironic.nodes[nodes[2].uuid]
@@ -184,8 +181,7 @@ async def test_daemons_together_take_only_a_few_instances_off_by_themselves(bus:
 
 async def test_what_the_node_of_an_active_instance_says_is_told_beside_it(bus: str, books: str) -> None:
     (node,) = available_nodes(1)
-    async with deploy_setup(bus, books, node) as there, there.daemon("d1", SWEEPS):
-        await there.until_offered(node)
+    async with offered(bus, books, node, rules=SWEEPS) as (there, _):
         instance = await active(there, 1)
         before = await there.cloud.until_state(instance, "active")
         assert before.reason == ""
@@ -226,8 +222,7 @@ async def test_a_delete_on_a_node_younger_than_the_backup_waits_until_a_person_s
     bus: str, books: str
 ) -> None:
     old, young = available_nodes(2)
-    async with deploy_setup(bus, books, old, young) as there, there.daemon("d1", SWEEPS) as parts:
-        await there.until_offered(old, young)
+    async with offered(bus, books, old, young, rules=SWEEPS) as (there, parts):
         backup = [each for each in there.simulation.ironic.copy() if each.uuid == old.uuid]
         there.end_work()
         await active(there, 1, hosts=(old.uuid,))
@@ -244,8 +239,7 @@ async def test_a_delete_on_the_only_node_that_ironic_has_lost_waits_and_its_inst
     bus: str, books: str
 ) -> None:
     lost, *others = available_nodes(8)
-    async with deploy_setup(bus, books, lost, *others) as there, there.daemon("d1", SWEEPS) as parts:
-        await there.until_offered(lost, *others)
+    async with offered(bus, books, lost, *others, rules=SWEEPS) as (there, parts):
         instance = await active(there, 1, hosts=(lost.uuid,))
         there.simulation.ironic.restore([each for each in there.nodes if each.uuid != lost.uuid])
         words = f"instance {instance} lives here by the books, and Ironic has no such node any more"
