@@ -1,6 +1,7 @@
 """Nodes that Ironic has deployed are adopted with their instances, and given back: nothing is ever ordered from Ironic."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -41,18 +42,20 @@ def an_instance(number: int) -> InstanceId:
     return InstanceId(ConsumerId(UUID(int=(number << 64) + 7)))
 
 
-def deployed_nodes(count: int, **fields: object) -> list[SimulatedNode]:
-    return [
+@asynccontextmanager
+async def deployed(
+    bus: str, books: str, count: int = 1, **fields: object
+) -> AsyncIterator[tuple[DeploySetup, WatchedWay, Sequence[SimulatedNode]]]:
+    """Nodes that only Ironic has deployed; its API is watched."""
+    nodes = [
         structs.replace(
             node, **{"provision_state": "active", "instance_uuid": str(an_instance(number)), **fields}
         )
         for number, node in enumerate(available_nodes(count), 1)
     ]
-
-
-def watched(there: DeploySetup) -> WatchedWay:
-    there.way = way = WatchedWay(there.way)
-    return way
+    async with deploy_setup(bus, books, *nodes) as there:
+        there.way = way = WatchedWay(there.way)
+        yield there, way, nodes
 
 
 def an_order(node: SimulatedNode, number: int = 1, state: AdoptedState = "active") -> AdoptInstance:
@@ -109,9 +112,7 @@ async def used_of(there: DeploySetup, nodes: Sequence[SimulatedNode]) -> list[in
 async def test_adopted_instances_are_active_hold_their_nodes_and_end_by_a_delete_alone(
     bus: str, books: str
 ) -> None:
-    nodes = deployed_nodes(3)
-    async with deploy_setup(bus, books, *nodes) as there:
-        way = watched(there)
+    async with deployed(bus, books, 3) as (there, way, nodes):
         async with there.daemon("d1", SWEEPS) as parts:
             await until_known(there, *nodes)
             ids = await adopted(there, *nodes)
@@ -133,9 +134,8 @@ async def test_adopted_instances_are_active_hold_their_nodes_and_end_by_a_delete
 async def test_what_is_given_back_stays_deployed_whatever_comes_late_and_may_come_again(
     bus: str, books: str
 ) -> None:
-    (node,) = nodes = deployed_nodes(1)
-    async with deploy_setup(bus, books, *nodes) as there:
-        way = watched(there)
+    async with deployed(bus, books) as (there, way, nodes):
+        (node,) = nodes
         async with there.daemon("d1", SWEEPS) as parts:
             await until_known(there, node)
             for attempt in (1, 2):
@@ -171,9 +171,8 @@ async def test_what_is_given_back_stays_deployed_whatever_comes_late_and_may_com
 async def test_a_refused_adoption_destroys_nothing_and_ends_by_being_given_back(
     bus: str, books: str, changed: dict[str, object], words: str
 ) -> None:
-    (node,) = nodes = deployed_nodes(1, **changed)
-    async with deploy_setup(bus, books, *nodes) as there:
-        way = watched(there)
+    async with deployed(bus, books, **changed) as (there, way, nodes):
+        (node,) = nodes
         async with there.daemon("d1", SWEEPS) as parts:
             await until_known(there, node)
             order = an_order(node)
@@ -200,9 +199,7 @@ async def test_a_refused_adoption_destroys_nothing_and_ends_by_being_given_back(
 
 
 async def test_a_node_of_an_instance_is_for_its_adoption_alone(bus: str, books: str) -> None:
-    (node,) = nodes = deployed_nodes(1)
-    async with deploy_setup(bus, books, *nodes) as there:
-        way = watched(there)
+    async with deployed(bus, books) as (there, way, (node,)):
         async with there.daemon("d1", SWEEPS):
             await until_known(there, node)
             boot = await there.boot(40)
@@ -216,9 +213,8 @@ async def test_a_node_of_an_instance_is_for_its_adoption_alone(bus: str, books: 
 
 
 async def test_orders_that_wait_for_a_daemon_which_was_killed_are_obeyed_once(bus: str, books: str) -> None:
-    kept, given, gone = nodes = deployed_nodes(3)
-    async with deploy_setup(bus, books, *nodes) as there:
-        way = watched(there)
+    async with deployed(bus, books, 3) as (there, way, nodes):
+        kept, given, gone = nodes
         async with there.daemon("d1", SWEEPS, killed=True):
             await until_known(there, *nodes)
         for number, node in enumerate(nodes, 1):
