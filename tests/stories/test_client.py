@@ -54,9 +54,8 @@ async def test_a_request_that_was_sent_before_the_broker_restarted_is_built_once
         await setup.brokers.api.restart()
         async with setup.scheduling("h1"):
             request = await booting
-            states = await request.until_done()
 
-            assert [each.name for each in states] == ["web-1", "web-2", "web-3"]
+            assert [each.name for each in await request.until_done()] == ["web-1", "web-2", "web-3"]
             assert [each.id async for each in moor.list_instances()] == sorted(request.instances)
             assert [each.name async for each in moor.list_instances(name="web-2")] == ["web-2"]
             assert [each async for each in moor.list_instances(cell="c2")] == []
@@ -171,8 +170,7 @@ async def test_all_or_nothing_and_a_list_of_many_pages(bus: str, books: str) -> 
         assert {each.id for each in found.details} == {each.id for each in listed}
         assert len((await moor.explain(more.id)).explanations) == 300
         assert active == sorted(every.instances)
-        plan = await moor.plan(SMALL)
-        assert plan.fit == 0
+        assert (await moor.plan(SMALL)).fit == 0
         assert {each.host: each.step async for each in moor.verdicts(SMALL)} == {
             "h1": "capacity",
             "h2": "capacity",

@@ -109,15 +109,13 @@ async def test_the_programs_with_the_client_say_what_was_built_and_why_the_rest_
         url = cloud.url
         async with Client(url) as client:
             # One more of them fits on each host.
-            filling = await client.boot(Flavor(vcpus=127), count=6)
-            await filling.until_done()
+            await (await client.boot(Flavor(vcpus=127), count=6)).until_done()
             ran = await run_example("twenty_boots_client.py", url)
             assert (ran.code, ran.lines[-1]) == (1, "6 of 20 are active")
             assert sum("removed by capacity" in line for line in ran.lines) == 14
             states = Counter(each.state for each in await instances_at(url) if each.name in TWENTY)
             assert states == {"active": 6, "error": 14}
-            over = await client.delete(*(each.id for each in await instances_at(url)))
-            await over.until_ended()
+            await (await client.delete(*(each.id for each in await instances_at(url)))).until_ended()
 
         ran = await run_example("twenty_boots_client.py", url)
         check_twenty(ran, [each for each in await instances_at(url) if each.state == "active"])
@@ -234,8 +232,7 @@ async def test_an_event_as_ironic_sends_it_changes_the_books() -> None:
         told = await run_example("ironic_event.py", *gold)
         assert (told.code, told.lines) == (0, [f"told: {NODE} is available"]), told
         await setup.until_stocks(NODE, {"CUSTOM_GOLD": 0})
-        provider = (await setup.cloud.providers())[str(NODE)]
-        assert "CUSTOM_FAST" in provider.traits
+        assert "CUSTOM_FAST" in (await setup.cloud.providers())[str(NODE)].traits
 
         await run_example("ironic_event.py", *gold, "--maintenance")
         await setup.until_stocks(NODE, {"CUSTOM_GOLD": 1})

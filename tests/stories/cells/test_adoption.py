@@ -153,8 +153,7 @@ async def test_wrong_orders_change_nothing_and_say_why() -> None:
         await refused("instance", "it was built here", GiveBackInstance(instance=built))
         await refused("instance", "", GiveBackInstance(instance=order.instance))
         await adopted(stage, [order])
-        other = structs.replace(order, instance=InstanceId(UUID(int=4)))
-        await refused("request_id", "", other)
+        await refused("request_id", "", structs.replace(order, instance=InstanceId(UUID(int=4))))
 
         async def is_released() -> bool:
             held = {each.id for each in await stage.placement.books_page(None, 100) if each.held}

@@ -67,8 +67,7 @@ class Story:
             yield
 
     async def cell(self, name: str = "c1") -> CellState:
-        found = await self.setup.ask(AskCells(name=name), CellsFound)
-        return found.cells[0]
+        return (await self.setup.ask(AskCells(name=name), CellsFound)).cells[0]
 
     async def until_cell(self, condition: Callable[[CellState], bool]) -> CellState:
         return await until(self.cell, "the cell is so", condition)

@@ -101,8 +101,7 @@ class ComputeSetup:
         yield
 
     async def providers(self) -> dict[str, ProviderState]:
-        page = await self.store.snapshot_page(0, 10_000)
-        return {each.name: each for each in page.providers}
+        return {each.name: each for each in (await self.store.snapshot_page(0, 10_000)).providers}
 
     async def until_providers(self, holds: Callable[[dict[str, ProviderState]], bool]) -> None:
         await until(self.providers, "placement has them", holds)
@@ -244,8 +243,7 @@ async def test_only_changes_are_reported_and_an_operators_settings_survive(bus: 
         # A restarted compute reports everything. Nothing of it is new, so no shape moves.
         async with setup.computing(hosts, FaultScript(faults=(Changes(hosts=("*-00001",), vcpus=-8),))):
             await setup.until_providers(lambda found: "CUSTOM_WARM" not in found["c1-host-00001"].traits)
-        again = await setup.providers()
-        assert again["c1-host-00002"].shape == after["c1-host-00002"].shape
+        assert (await setup.providers())["c1-host-00002"].shape == after["c1-host-00002"].shape
 
 
 async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() -> None:

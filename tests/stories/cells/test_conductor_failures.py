@@ -84,8 +84,7 @@ async def test_two_conductors_of_one_cell_do_everything_once_between_them(bus: s
             await setup.cloud.until_used(bad0=0, bad1=0, bad2=0, bad3=0, good=6)
 
         # A message that was sent again is about the same attempt.
-        tried = {(each.instance, each.attempt, each.host) for each in setup.computes.spawns}
-        assert len(tried) == 24
+        assert len({(each.instance, each.attempt, each.host) for each in setup.computes.spawns}) == 24
         assert [setup.ends(order) for order in orders] == [["active", "deleted"]] * 6 + [["active"]] * 6
 
 

@@ -48,8 +48,7 @@ async def refused(setup: Cloud, name: str) -> str:
 
 
 async def hosts_of(setup: Cloud) -> set[str]:
-    found = await setup.ask(AskHosts(), HostsFound)
-    return {host.name for host in found.hosts}
+    return {host.name for host in (await setup.ask(AskHosts(), HostsFound)).hosts}
 
 
 async def report_two_levels(setup: Cloud, name: str) -> None:
@@ -89,8 +88,7 @@ async def test_a_host_is_deleted_once_nothing_is_left_on_it_and_is_new_if_it_com
         await setup.fill("h2", 2)
         used = {"h1": 0, "h2": 3, "h2-numa": 0}
         await setup.until_used(**used)
-        found = await setup.ask(AskHosts(name="h2"), HostsFound)
-        (use,) = found.uses
+        (use,) = (await setup.ask(AskHosts(name="h2"), HostsFound)).uses
         assert (use.host, use.classes["VCPU"]) == (host_id("h2"), ClassAmounts(used=3, capacity=12))
 
         assert (await refused(setup, "h2")).startswith("was heard 0 s ago: stop its compute")
@@ -119,8 +117,7 @@ async def test_a_host_is_deleted_once_nothing_is_left_on_it_and_is_new_if_it_com
         assert "no host of this name is known" in await refused(setup, "h2")
         assert await hosts_of(setup) == {"h1"}
         assert (await setup.providers()).keys() == {"h1"}
-        racks = await setup.ask(AskAggregates(name="rack"), AggregatesFound)
-        assert racks.aggregates[0].hosts == ("h1",)
+        assert (await setup.ask(AskAggregates(name="rack"), AggregatesFound)).aggregates[0].hosts == ("h1",)
 
         def is_forgotten(name: str) -> bool:
             return not any(picture.rows_named(name) for picture in setup.pictures)

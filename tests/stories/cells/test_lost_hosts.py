@@ -212,17 +212,14 @@ async def test_an_operator_sets_a_host_and_every_level_follows(bus: str, books: 
 
 
 async def set_host(setup: Cloud, mode: HostMode, reason: str) -> HostState:
-    answer = await setup.ask(SetHost(host="h1", mode=mode, reason=reason, sure=True), HostSet)
-    return answer.host
+    return (await setup.ask(SetHost(host="h1", mode=mode, reason=reason, sure=True), HostSet)).host
 
 
 async def is_told(setup: Cloud, number: int) -> bool:
-    found = await setup.ask(AskHosts(name="h1"), HostsFound)
-    return found.hosts[0].told >= number
+    return (await setup.ask(AskHosts(name="h1"), HostsFound)).hosts[0].told >= number
 
 
 async def refusal(setup: Cloud, number: int) -> tuple[str, str]:
     """The step that removed the only host, and why."""
-    state = await setup.boot(number, "error")
-    (step,) = funnel_of(state).steps
+    (step,) = funnel_of(await setup.boot(number, "error")).steps
     return step.step, step.example

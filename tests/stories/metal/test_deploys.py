@@ -290,15 +290,13 @@ async def test_a_node_that_takes_ports_and_attaches_none_is_left_for_the_alterna
     bad = available_nodes(2, name="no-network", network_interface="noop")
     (good,) = available_nodes(1, name="network")
     async with offered(bus, books, *bad, good) as (metal, _):
-        instance = await metal.boot(1, ports=("port-1",))
 
-        active = await metal.cloud.until_state(instance, "active")
+        active = await metal.cloud.until_state(await metal.boot(1, ports=("port-1",)), "active")
 
         assert active.host == good.uuid
         assert {each.host for each in active.failures} <= {node.uuid for node in bad}
         assert all("to attach port port-1, and nothing changes" in each.reason for each in active.failures)
-        second = await metal.boot(2, ports=("port-2",))
-        failed = await metal.cloud.until_state(second, "error")
+        failed = await metal.cloud.until_state(await metal.boot(2, ports=("port-2",)), "error")
         assert {each.host for each in failed.failures} == {node.uuid for node in bad}
         assert all("'noop'" in each.reason for each in failed.failures)
         await metal.until_free(*bad)
@@ -365,9 +363,8 @@ async def test_failed_deploys_walk_the_alternates_and_leave_nothing(bus: str, bo
     bad = tuple(node.uuid for node in nodes[:2])
     script = IronicScript(faults=(WorkFails(work="deploy", nodes=bad, reason="no such image"),))
     async with offered(bus, books, *nodes, script=script) as (metal, _):
-        instance = await metal.boot(1)
 
-        active = await metal.cloud.until_state(instance, "active")
+        active = await metal.cloud.until_state(await metal.boot(1), "active")
 
         assert active.host == nodes[2].uuid
         assert {each.host for each in active.failures} <= set(bad)
@@ -392,8 +389,7 @@ async def test_a_daemon_dies_in_the_middle_of_deploys_and_another_ends_them(bus:
 
             await until(metal.deploying, "both daemons deploy", lambda found: found == {"d1", "d2"})
         for instance in instances:
-            active = await metal.until_active(instance)
-            assert active.attempt == 1
+            assert (await metal.until_active(instance)).attempt == 1
         assert {len(metal.with_instance(instance)) for instance in instances} == {1}
 
         await asyncio.gather(*map(metal.delete, instances))

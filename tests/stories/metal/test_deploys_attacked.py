@@ -99,8 +99,7 @@ async def test_while_one_cell_s_broker_is_away_its_answers_are_kept_and_the_othe
         await there.cloud.brokers.cells["c1"].plug_in()
 
         for instance in away:
-            state = await there.cloud.until_state(instance, "active")
-            assert state.attempt == 1
+            assert (await there.cloud.until_state(instance, "active")).attempt == 1
         await asyncio.gather(*map(there.delete, (*away, *here)))
         await there.until_free(*first, *second)
 
@@ -132,10 +131,8 @@ async def test_of_two_daemons_with_one_name_the_second_refuses_and_takes_over_wh
                 # Each was ordered once, by the first.
                 assert (first.deploys, second.deploys) == (4, 0)
                 assert lease.state is PartState.FAILING
-                owners = {row.owner for row in [await there.row(node) for node in nodes]}
-                assert owners == {"d1"}
-                more = await there.boot(9)
-                assert (await there.cloud.until_state(more, "error")).failures == ()
+                assert {row.owner for row in [await there.row(node) for node in nodes]} == {"d1"}
+                assert (await there.cloud.until_state(await there.boot(9), "error")).failures == ()
         # Killed, and the second has ended in peace: a third one, after the lease.
         async with there.daemon("d1", killed=True):
             epochs = [(await there.row(node)).epoch for node in nodes]

@@ -202,13 +202,10 @@ async def test_a_node_of_an_instance_is_for_its_adoption_alone(bus: str, books: 
     async with deployed(bus, books) as (there, way, (node,)):
         async with there.daemon("d1", SWEEPS):
             await until_known(there, node)
-            boot = await there.boot(40)
-            await there.cloud.until_state(boot, "error")
+            await there.cloud.until_state(await there.boot(40), "error")
             await adopted(there, node)
-            refused = await there.cloud.ask(an_order(node, 2), BuildRejected)
-            assert "placement refuses it" in refused.reason
-            stopped = await there.cloud.ask(an_order(node, 3, state="stopped"), BuildRejected)
-            assert stopped.field == "state"
+            assert "placement refuses it" in (await there.cloud.ask(an_order(node, 2), BuildRejected)).reason
+            assert (await there.cloud.ask(an_order(node, 3, state="stopped"), BuildRejected)).field == "state"
         assert way.orders == []
 
 

@@ -119,8 +119,7 @@ class NodesSetup(Struct):
     ) -> None:
         """Publish these bodies as Ironic does."""
         for body in bodies:
-            parcel = Parcel(exchange, f"{topic}.info", body)
-            await self.cloud.client.publisher.offer(parcel)
+            await self.cloud.client.publisher.offer(Parcel(exchange, f"{topic}.info", body))
 
     async def hold(self, node: ProviderId) -> None:
         """Another consumer claims the node."""
@@ -575,8 +574,7 @@ async def test_the_daemons_of_one_ironic_neither_hear_nor_sweep_the_nodes_of_the
 async def test_an_order_goes_to_the_ironic_of_its_cell(bus: str, books: str) -> None:
     async with two_ironics(bus, books) as (north, south):
         node = south.nodes[1]
-        conductor = south.cloud.conductors_in["c2"]
-        await conductor.publisher.send(an_order(cell="c2", host=node))
+        await south.cloud.conductors_in["c2"].publisher.send(an_order(cell="c2", host=node))
         await until(
             lambda: south.simulation.ironic.nodes[str(node)],
             "the node in the south is active",

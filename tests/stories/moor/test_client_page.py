@@ -28,8 +28,7 @@ async def run(program: str, url: str, *arguments: str) -> list[str]:
 def test_every_method_is_in_the_reference() -> None:
     methods = {name for kind in Client.__mro__ for name in client_page.methods_of(kind)}
     reference = client_page.page()
-    missing = {name for name in methods if f"`{name}(" not in reference}
-    assert not missing
+    assert not {name for name in methods if f"`{name}(" not in reference}
 
 
 def test_every_program_begins_with_its_name() -> None:
@@ -66,8 +65,7 @@ async def test_the_programs_do_what_the_page_says(home: Path) -> None:
             assert first.startswith("moved to harbour-host-")
             assert rest == ["active 2", "boot active", "resize confirmed"]
 
-            reads = await moor.boot(Flavor(vcpus=1), name="reads")
-            (instance,) = await reads.until_done()
+            (instance,) = await (await moor.boot(Flavor(vcpus=1), name="reads")).until_done()
             line = f"{instance.host}: the simulated guest of attempt 1 has started"
             reading = await start("console.py", url, "reads")
             assert reading.stdout is not None
@@ -79,13 +77,11 @@ async def test_the_programs_do_what_the_page_says(home: Path) -> None:
             assert more == b""
             assert reading.returncode == 0
 
-            on_the_host = await moor.boot(Flavor(vcpus=1), name="moves", hosts=[HOST])
-            await on_the_host.until_done()
+            await (await moor.boot(Flavor(vcpus=1), name="moves", hosts=[HOST])).until_done()
             there = [each async for each in moor.list_instances(host=HOST, state="active")]
             assert there
             assert await run("drain.py", url, HOST) == [f"{len(there)} moved", "up"]
-            left = [each async for each in moor.list_instances(host=HOST, state="active")]
-            assert left == []
+            assert [each async for each in moor.list_instances(host=HOST, state="active")] == []
 
             assert await run("stored.py", url) == [
                 "['tiny']",

@@ -66,8 +66,7 @@ class Metal:
 
     async def until_state(self, node: str, state: str) -> None:
         async def is_so() -> bool:
-            shown = await self.cloud.json("node", "show", node)
-            return bool(shown["ironic"]["provision_state"] == state)
+            return bool((await self.cloud.json("node", "show", node))["ironic"]["provision_state"] == state)
 
         await until(is_so, f"node {node} is {state}")
 
@@ -145,8 +144,7 @@ async def test_a_node_is_built_on_and_given_back_and_one_deployed_for_nobody_is_
             assert rebuilt["rebuild"]["image"]["source"] == "http://images/fedora"
             assert rebuilt["rebuild"]["number"] < rebuilt["sequence"]
         assert (await here.read(node))["instance_info"]["image_source"] == "http://images/fedora"
-        vifs = (await here.read(node, "/vifs"))["vifs"]
-        assert sorted(each["id"] for each in vifs) == ["port-1", "port-2"]
+        assert sorted(each["id"] for each in (await here.read(node, "/vifs"))["vifs"]) == ["port-1", "port-2"]
         await cloud.says(0, "http://images/fedora", "show", id_)
 
         (deleted,) = await cloud.json("delete", id_, "--wait")
@@ -177,8 +175,7 @@ async def test_an_instance_that_only_ironic_has_is_found_by_an_audit_and_undeplo
     stray = str(UUID(int=404))
     async with metal(home, 2) as here:
         cloud = here.cloud
-        ran = await cloud.json("boot", "--flavor", "metal", "--name", "db", *DEBIAN)
-        (instance,) = ran["instances"]
+        (instance,) = (await cloud.json("boot", "--flavor", "metal", "--name", "db", *DEBIAN))["instances"]
         own = (await cloud.json("node", "show", "db"))["id"]
         assert own == instance["host"]
         (other,) = {*await here.nodes()} - {own}
@@ -397,8 +394,7 @@ async def test_nodes_missing_in_ironic_are_shown_and_released_by_an_operator(ser
     moving = structs.replace(
         a_held_row(2, "d2"), cell_wanted="c2", cell_note="it moves", report_note="1 of it is held"
     )
-    foreign = structs.replace(a_held_row(3, "d1"), is_foreign=True)
-    await served.save(held, moving, foreign)
+    await served.save(held, moving, structs.replace(a_held_row(3, "d1"), is_foreign=True))
 
     shown = await served.json()
     assert (shown["missing"], shown["moving"], shown["foreign"]) == (1, 1, 1)

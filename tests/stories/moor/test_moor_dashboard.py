@@ -128,8 +128,7 @@ async def test_the_pages_show_the_cloud_escape_what_strangers_chose_and_refuse_h
         await shows(client, f"/hosts/harbour/{instance['host']}", instance["id"])
         tile = await client.get("/tiles/harbour/2")
         assert (tile.status_code, tile.headers["location"]) == (303, "/hosts/harbour/harbour-host-00003")
-        why = "/why?vcpus=100&traits=CUSTOM_NONE_HAS_IT"
-        await shows(client, why, "0</b> would fit, on 0 of 3 hosts")
+        await shows(client, "/why?vcpus=100&traits=CUSTOM_NONE_HAS_IT", "0</b> would fit, on 0 of 3 hosts")
         for path in ("/waiting", "/moves", "/moves?ended=1", "/groups", "/aggregates"):
             await shows(client, path, "no")
 
@@ -139,8 +138,7 @@ async def test_the_pages_show_the_cloud_escape_what_strangers_chose_and_refuse_h
             page = await client.get("/why", params={"vcpus": size})
             assert "must be a whole number" in page.text
         assert (await client.post("/instances")).status_code == 405
-        foreign = await client.get("/", headers={"host": "evil.example"})
-        assert foreign.status_code == 400
+        assert (await client.get("/", headers={"host": "evil.example"})).status_code == 400
 
         page = await client.get("/")
         policy = page.headers["content-security-policy"]
@@ -284,8 +282,7 @@ class Stage(Struct):
         )
 
     async def has_changed_nothing(self) -> None:
-        host = await self.cloud.json("host", "show", HOST)
-        assert host["setting"]["mode"] == "up"
+        assert (await self.cloud.json("host", "show", HOST))["setting"]["mode"] == "up"
         states = {each["id"]: each["state"] for each in await self.cloud.json("list")}
         assert states == dict.fromkeys(self.ids.values(), "active")
 
@@ -361,8 +358,7 @@ async def members_and_readers_do_only_what_they_may(
     down = {**form, "host": HOST, "mode": "down"}
     assert (await ann.post("/orders/set-host", data=down, headers=origin)).status_code == 403
     for client, own, other in ((ann, "shop", "garden"), (bob, "garden", "shop")):
-        listed = await shows(client, "/instances", stage.ids[own])
-        assert stage.ids[other] not in listed
+        assert stage.ids[other] not in await shows(client, "/instances", stage.ids[own])
         await shows(client, f"/instances/{stage.ids[other]}", status=404)
         await shows(client, f"/instances/{stage.ids[other]}?now=1", status=404)
         for path in OF_OPERATORS:
@@ -414,8 +410,7 @@ async def a_login_ends_with_its_logout_or_its_token(stage: Stage) -> None:
 async def what_was_ordered_is_for_who_ordered_it(stage: Stage, ann: httpx.AsyncClient) -> None:
     sue, bob = [await stage.browser(stage.token(*each)) for each in (("sue", "reader"), ("bob", "member"))]
     with_news = [asyncio.create_task(heard(client)) for client in (ann, bob)]
-    sent = await confirmed(ann, f"/orders/delete?instance={stage.ids['shop']}")
-    job = sent.headers["location"]
+    job = (await confirmed(ann, f"/orders/delete?instance={stage.ids['shop']}")).headers["location"]
     assert re.fullmatch(r"/jobs/[0-9a-f-]{36}", job)
     await shows(ann, job)
     for other in (sue, bob):

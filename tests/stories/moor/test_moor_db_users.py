@@ -59,8 +59,7 @@ class Deployment:
         return await moor("db", "users", *files, *flags, MOOR_DB_URL=url or self.url, MOOR_CELLS=CELLS)
 
     def environment(self, name: str) -> dict[str, str]:
-        lines = (self.directory / f"{name}.env").read_text().splitlines()
-        return dict(line.split("=", 1) for line in lines)
+        return dict(line.split("=", 1) for line in (self.directory / f"{name}.env").read_text().splitlines())
 
     async def make(self) -> None:
         made = await self.users()
@@ -235,8 +234,7 @@ async def test_new_tables_have_their_rights_after_the_upgrade(deployment: Deploy
         await administrator.execute("CREATE TABLE known_flavors (name text, flavor bytea)")
         await administrator.execute("ALTER TABLE known_flavors OWNER TO moor_owner")
 
-    upgraded = await moor("db", "upgrade", **deployment.environment("moor-owner"))
 
-    assert "moor_scheduler" in upgraded.out
+    assert "moor_scheduler" in (await moor("db", "upgrade", **deployment.environment("moor-owner"))).out
     async with connected(deployment.url_of("moor-scheduler")) as scheduler:
         await scheduler.execute("INSERT INTO known_flavors VALUES ('small', '')")

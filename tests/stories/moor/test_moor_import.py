@@ -114,8 +114,7 @@ async def test_what_belongs_to_no_host_comes_over_whole_and_is_compared(home: Pa
         assert of_rack.count(" is in it in Nova, and not here") == len(hosts)
 
         assert (await imported(cloud, addresses))[1][""] == []
-        members = await cloud.json("aggregate", "show", "rack")
-        assert sorted(members["hosts"]) == hosts
+        assert sorted((await cloud.json("aggregate", "show", "rack"))["hosts"]) == hosts
         assert (await imported(cloud, addresses, "--verify"))[1]["differences"] == []
         (built,) = (await cloud.json("boot", "--flavor", "limited"))["instances"]
         assert built["state"] == "active"
@@ -207,8 +206,7 @@ def with_a_group(nova: NovaRows, host: str, victim: str) -> None:  # noqa: ARG00
 
 
 def of_nobody(nova: NovaRows, host: str, victim: str) -> None:  # noqa: ARG001 - the others use it
-    provider = nova.provider_of(id_of("node", "harbour", host))
-    nova.allocations(id_of("gone"), [(provider, "VCPU", 1)])
+    nova.allocations(id_of("gone"), [(nova.provider_of(id_of("node", "harbour", host)), "VCPU", 1)])
 
 
 def under_way(nova: NovaRows, host: str, victim: str) -> object:

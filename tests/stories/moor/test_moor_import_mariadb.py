@@ -38,8 +38,7 @@ async def test_a_host_is_taken_over_and_given_back_by_a_user_that_may_only_read(
             assert "not-this-one" not in refused.err
 
             await cloud.says(0, "", "nova", "import", *addresses.arguments)
-            names = {each["name"] for each in await cloud.json("list")}
-            assert names == {"größe-0", "größe-1", "größe-2"}
+            assert {each["name"] for each in await cloud.json("list")} == {"größe-0", "größe-1", "größe-2"}
             await cloud.says(0, "", "nova", "import", *addresses.arguments, "--verify")
             await cloud.says(0, "", "nova", "import", *addresses.arguments, "--give-back", HOST)
             await cloud.says(0, "", "audit", "--settle", "0")

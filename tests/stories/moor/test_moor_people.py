@@ -265,8 +265,7 @@ async def test_names_and_filters_are_not_mixed_and_one_refusal_stops_nothing(hom
         await cloud.says(1, "there is no node ''", "node", "power", "off", "")
 
         await cloud.run("group", "create", "web", "--policy", "affinity")
-        gone = await cloud.run("group", "delete", "web", "-o", "name")
-        assert len(gone.out.split()) == 1
+        assert len((await cloud.run("group", "delete", "web", "-o", "name")).out.split()) == 1
 
         letters = [
             Parcel(DEAD, "compute.a.work", b"{}", headers={message.REASON: str(each)}) for each in range(5)
@@ -288,8 +287,7 @@ async def test_a_host_with_a_larger_affinity_group_than_one_order_moves_is_empti
             (first, "--vcpus", "1", "--ram", "1", "--count", "130", "--group", "all"),
         ):
             await cloud.says(0, "", "boot", "--host", host, *sizes)
-        planned = await cloud.json("plan", "--drain", first)
-        assert {each["to"] for each in planned["instances"]} == {wide}
+        assert {each["to"] for each in (await cloud.json("plan", "--drain", first))["instances"]} == {wide}
 
         await cloud.says(0, "130 of 130 instances have left", "host", "drain", first)
         hosts = await cloud.json("list", "--limit", "200")

@@ -50,8 +50,7 @@ def queries() -> dict[str, list[str]]:
 
 
 def test_the_dashboard_is_the_one_of_the_code_and_grafanas_schema_reads_all_of_it() -> None:
-    text = (DEPLOY / "grafana" / "moorage.json").read_text()
-    written = json.loads(text)
+    written = json.loads((DEPLOY / "grafana" / "moorage.json").read_text())
     assert written == dashboard(), "python -m tools.pages"
 
     register_default_plugins()

@@ -50,8 +50,7 @@ async def test_a_healthy_cloud_says_what_it_has(home: Path) -> None:
         counts = {
             each["stage"]: (each["minute"]["count"], each["hour"]["count"]) for each in overview["stages"]
         }
-        names = ["accept", "choose", "claim", "place", "spawn", "boot"]
-        assert counts == dict.fromkeys(names, (2, 2))
+        assert counts == dict.fromkeys(["accept", "choose", "claim", "place", "spawn", "boot"], (2, 2))
         used = {(each["cell"], each["resource_class"]): each["used"] for each in overview["uses"]}
         assert (used["island", "VCPU"], used["harbour", "VCPU"]) == (128, 0)
 
@@ -125,8 +124,7 @@ async def watched(home: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
     settings = command_settings()
     async with client(settings, operates=True, patience_s=5) as moor:
-        app = Top(moor, settings, 0.5)
-        async with app.run_test(size=(120, 60)) as pilot:
+        async with Top(moor, settings, 0.5).run_test(size=(120, 60)) as pilot:
             yield pilot
 
 
@@ -193,8 +191,7 @@ async def test_an_audit_that_follows_outlives_an_outage_and_a_cell_whose_broker_
             await audit.until_printed("no faults: 0 instances")
             cloud.process.send_signal(signal.SIGKILL)
             await cloud.process.ended()
-            told = await audit.until_printed_to_stderr("broke off")
-            assert "the next one is in 1 s" in told
+            assert "the next one is in 1 s" in await audit.until_printed_to_stderr("broke off")
             async with up(home, *hosts):
                 await audit.until_printed_to_stderr("it is answered again")
             assert not audit.has_ended

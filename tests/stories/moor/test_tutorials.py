@@ -44,8 +44,7 @@ def page_of(name: str) -> str:
 
 def said_behind(command: Printed, what: str) -> str:
     """What the page says behind the command."""
-    line = (ROOT / command.page).read_text().splitlines()[command.line - 1]
-    found = re.search(rf"# {what}", line)
+    found = re.search(rf"# {what}", (ROOT / command.page).read_text().splitlines()[command.line - 1])
     return found[1] if found else ""
 
 

@@ -72,8 +72,7 @@ async def test_a_request_whose_claim_does_not_fit_into_a_message_is_refused_with
         assert first.reason is not None
         assert first.reason.startswith("all or nothing: a claim for 8 instances on these hosts has ")
         assert first.reason.endswith(" bytes, and a message at most 700: ask for fewer instances at once")
-        build = all_of(2, 4)
-        await setup.built(build)
+        await setup.built(all_of(2, 4))
 
 
 Interference = Callable[[Cloud, BuildInstance], Awaitable[object]]
@@ -130,9 +129,8 @@ async def test_if_one_ends_before_all_are_claimed_none_is_built(
     ):
         build = all_of(1, 4)
         interfering.action = lambda: interference(setup, build)
-        states = await setup.built(build, "error", "deleted")
 
-        assert Counter(state.state for state in states) == ends
+        assert Counter(state.state for state in await setup.built(build, "error", "deleted")) == ends
         assert setup.placed == []
         await setup.until_used(h1=0)
 

@@ -177,8 +177,7 @@ async def test_a_feed_and_an_answer_for_a_member_tell_nothing_of_hosts_and_an_op
     ):
         for host in ("vault-1", "vault-2"):
             await setup.add_hosts(host, vcpu=7919)
-        setting = SetHost(host="vault-1", mode="draining", reason=note)
-        await setup.client.ask(setting)
+        await setup.client.ask(SetHost(host="vault-1", mode="draining", reason=note))
         await register(setup, "a", "shop")
         await until_fed(setup, "shop", fed)
         large = a_build(1, project="shop", flavor=Flavor(vcpus=8000))
@@ -230,8 +229,7 @@ async def publish(broker: Broker, exchange: str, requests: Sequence[Message], pr
         Parcel(exchange, f"build.request.{project}", line(each), content_type=PLAIN, mandatory=True)
         for each in requests
     ]
-    receipts = await asyncio.gather(*[publishing.publish(each) for each in parcels])
-    assert set(receipts) == {Receipt.CONFIRMED}
+    assert set(await asyncio.gather(*[publishing.publish(each) for each in parcels])) == {Receipt.CONFIRMED}
     await connection.close()
 
 

@@ -39,8 +39,7 @@ async def refused(setup: Cloud, build: BuildInstance) -> str:
 
 
 async def rows(setup: Cloud) -> int:
-    found = await setup.ask(AskInstances(limit=200), InstancesFound)
-    return len(found.instances)
+    return len((await setup.ask(AskInstances(limit=200), InstancesFound)).instances)
 
 
 async def test_a_project_has_only_so_many_instances_that_are_open_or_in_error(bus: str, books: str) -> None:
@@ -74,9 +73,8 @@ async def test_many_requests_of_a_batch_count_together(bus: str, books: str) -> 
         builds = [a_build(number, project="shop", count=2) for number in range(1, 30)]
         await setup.send(*builds)
         async with setup.scheduler(settings=settings):
-            answers = await setup.client.ask_all(builds)
 
-            assert sum(isinstance(each, BuildAccepted) for each in answers) == 2
+            assert sum(isinstance(each, BuildAccepted) for each in await setup.client.ask_all(builds)) == 2
             assert await rows(setup) == 4
 
 
@@ -115,9 +113,8 @@ async def test_a_project_has_only_so_many_server_groups_also_if_it_deletes_them(
             assert isinstance(await setup.client.ask(each), GroupsFound)
         await setup.client.ask(DeleteGroup(id=orders[0].id, project="shop"))
 
-        answer = await setup.ask(orders[3], BuildRejected)
 
-        assert "project shop has 3 server groups" in answer.reason
+        assert "project shop has 3 server groups" in (await setup.ask(orders[3], BuildRejected)).reason
         assert isinstance(await setup.client.ask(orders[1]), GroupsFound)
         assert isinstance(await setup.client.ask(structs.replace(orders[3], project="bank")), GroupsFound)
         found = await setup.ask(AskGroups(), GroupsFound)

@@ -20,13 +20,11 @@ SHOP = "shop"
 
 
 async def limit(setup: Cloud, **limits: int | None) -> None:
-    answer = await setup.client.ask(SetQuota(project=SHOP, limits=limits))
-    assert answer == WriteAnswered(verdict=Done())
+    assert await setup.client.ask(SetQuota(project=SHOP, limits=limits)) == WriteAnswered(verdict=Done())
 
 
 async def used(setup: Cloud) -> dict[str, int]:
-    answer = await setup.ask(AskQuotas(project=SHOP), QuotasFound)
-    (quota,) = answer.quotas
+    (quota,) = (await setup.ask(AskQuotas(project=SHOP), QuotasFound)).quotas
     return quota.used
 
 

@@ -66,9 +66,8 @@ async def test_a_host_that_stops_qualifying_between_choice_and_claim_gives_way_t
         async with setup.scheduler(station=losing.station):
             await setup.until_registered("h1", "h2")
             fast = structs.replace(SMALL, extra_specs={"trait:CUSTOM_FAST": "required"})
-            state = await setup.boot(1, flavor=fast)
 
-            assert state.host == "h2"
+            assert (await setup.boot(1, flavor=fast)).host == "h2"
             assert losing.verdicts == [ShapeMoved, Claimed]
 
 
@@ -153,9 +152,8 @@ async def test_a_worker_killed_between_claim_and_publish_leaves_a_claim_that_the
         await setup.disable(held)
         adopting = Interfering()
         async with setup.scheduler("scheduler-2", station=adopting.station):
-            state = await setup.until_state(instance_of(build), "active")
 
-            assert state.host == held
+            assert (await setup.until_state(instance_of(build), "active")).host == held
             assert adopting.verdicts == [AlreadyClaimed]
             assert sum((await setup.used()).values()) == 1
             assert len(setup.placed) == 1

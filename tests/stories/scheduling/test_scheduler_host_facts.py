@@ -89,8 +89,7 @@ async def test_a_host_where_builds_fail_in_a_row_is_disabled_and_the_next_reques
             "the host is disabled",
             lambda found: found[0].setting.mode == "draining",
         )
-        state = await setup.boot(3, "error")
 
-        (step,) = funnel_of(state).steps
+        (step,) = funnel_of(await setup.boot(3, "error")).steps
         assert (step.step, step.removed) == ("enabled", 1)
         assert step.example == "bad: is draining: 2 builds in a row failed (failed_builds_max is 2)"

@@ -65,9 +65,8 @@ async def test_a_host_that_went_to_another_cell_is_passed_over(bus: str, books: 
         moving_away = Interfering(move)
         async with setup.scheduler(station=moving_away.station):
             await setup.until_registered("h1", "h2")
-            active = await setup.boot(1)
 
-            assert active.host == "h2"
+            assert (await setup.boot(1)).host == "h2"
             assert moving_away.verdicts == [NotAllowed, Claimed]
 
 

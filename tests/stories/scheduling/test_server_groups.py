@@ -41,8 +41,7 @@ async def create(setup: Cloud, policy: GroupPolicy = "anti-affinity", **fields: 
 
 
 async def shown(setup: Cloud) -> GroupState:
-    answer = await setup.ask(AskGroups(id=GROUP), GroupsFound)
-    (group,) = answer.groups
+    (group,) = (await setup.ask(AskGroups(id=GROUP), GroupsFound)).groups
     return group
 
 
@@ -99,9 +98,8 @@ async def test_an_affinity_group_of_several_requests_stays_on_the_host_of_its_fi
         builds = [a_build(1, group=IN_GROUP, count=2), a_build(2, group=IN_GROUP), a_build(3, group=IN_GROUP)]
         await setup.client.ask_all(builds)
         instances = [instance_of(builds[0], 1), *map(instance_of, builds)]
-        hosts = {(await setup.until_state(each, "active")).host for each in instances}
 
-        assert len(hosts) == 1
+        assert len({(await setup.until_state(each, "active")).host for each in instances}) == 1
         failed = await setup.boot(4, "error", group=IN_GROUP)
         assert [(step.step, step.removed) for step in funnel_of(failed).steps] == [
             ("affinity", 2),
@@ -127,8 +125,7 @@ async def test_a_build_that_names_no_group_or_describes_it_wrongly_ends_in_error
         }
         for reason, build in wrong.items():
             assert isinstance(await setup.client.ask(build), BuildAccepted)
-            state = await setup.until_state(instance_of(build), "error")
-            assert reason in state.reason
+            assert reason in (await setup.until_state(instance_of(build), "error")).reason
         right = a_build(
             5, project="shop", group=JoinedGroup(id=GROUP, policy="anti-affinity", max_per_host=2), count=2
         )

@@ -71,11 +71,9 @@ async def test_a_request_names_an_image_and_keeps_it_as_it_was(bus: str, books: 
         # The same request is answered again, and its instance stays as it is.
         assert isinstance(await setup.client.ask(request), BuildAccepted)
         assert len(setup.placed) == 1
-        other = await setup.ask(with_image(1, user="another"), BuildRejected)
-        assert other.field == "request_id"
+        assert (await setup.ask(with_image(1, user="another"), BuildRejected)).field == "request_id"
         await setup.client.ask(with_image(2))
-        failed = await setup.until_state(instance_of(with_image(2)), "error")
-        assert failed.no_valid_host is not None
+        assert (await setup.until_state(instance_of(with_image(2)), "error")).no_valid_host is not None
 
         assert await setup.client.ask(DeleteImage(name="debian")) == ImagesFound(images=(changed,))
         assert await setup.client.ask(DeleteImage(name="debian")) == ImagesFound(images=())
@@ -130,14 +128,12 @@ async def test_a_request_names_a_flavor_and_keeps_it_as_it_was(bus: str, books: 
 
         assert await setup.client.ask(DeleteFlavor(name="small")) == FlavorsFound(flavors=(TWO,))
         assert await setup.client.ask(DeleteFlavor(name="small")) == FlavorsFound(flavors=())
-        larger = Flavor(name="small", vcpus=3)
-        await setup.client.ask(CreateFlavor(flavor=larger))
+        await setup.client.ask(CreateFlavor(flavor=Flavor(name="small", vcpus=3)))
         # The same request is answered again, and its instance stays as it is.
         assert isinstance(await setup.client.ask(request), BuildAccepted)
         assert await size_of(setup, request) == ("small", {"VCPU": 2})
         assert len(setup.placed) == 1
-        other = await setup.ask(with_flavor(1, "small", name="another"), BuildRejected)
-        assert other.field == "request_id"
+        assert (await setup.ask(with_flavor(1, "small", name="another"), BuildRejected)).field == "request_id"
         await setup.client.ask(with_flavor(2, "small"))
         await setup.until_state(instance_of(with_flavor(2, "small")), "active")
         assert await size_of(setup, with_flavor(2, "small")) == ("small", {"VCPU": 3})
@@ -159,8 +155,7 @@ async def test_several_names_are_alternatives_and_an_unknown_one_ends_in_error(b
         assert failed.reason == (
             "flavor_names has 'tiny': there is no flavor of this name; `moor flavor list` shows all"
         )
-        planned = await setup.ask(AskPlan(request=with_flavor(4, "small")), PlanFound)
-        assert planned.fit == 3
+        assert (await setup.ask(AskPlan(request=with_flavor(4, "small")), PlanFound)).fit == 3
         unknown = await setup.ask(AskPlan(request=with_flavor(4, "tiny")), BuildRejected)
         assert unknown.field == "request.flavor_names"
 

@@ -57,8 +57,7 @@ async def waiting(setup: Cloud, *builds: BuildInstance) -> list[InstanceId]:
     """Ask for these, one after the other; all begin to wait."""
     instances = []
     for build in builds:
-        answer = await setup.ask(build, BuildAccepted)
-        for instance in answer.instances:
+        for instance in (await setup.ask(build, BuildAccepted)).instances:
             await setup.until_state(instance, "waiting")
             instances.append(instance)
     return instances
