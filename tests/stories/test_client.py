@@ -29,6 +29,7 @@ from moor.client import (
 )
 from tests.contracts.broker_under_test import SHOP
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
+from tests.contracts.small_world import connected
 from tests.stories.cloud import Cloud, cloud, cloud_on
 from tests.stories.layouts import BOTH, layout, one_broker_with_users
 from tests.waiting import until
@@ -64,9 +65,8 @@ async def test_a_request_that_was_sent_before_the_broker_restarted_is_built_once
 
 
 async def until_queued(setup: Cloud) -> None:
-    connection = await setup.brokers.at_api("operator").connect()
-    await until(lambda: connection.depth("scheduler.requests"), "the request is queued")
-    await connection.close()
+    async with connected(setup.brokers.at_api("operator")) as connection:
+        await until(lambda: connection.depth("scheduler.requests"), "the request is queued")
 
 
 @BOTH

@@ -27,6 +27,7 @@ from moor.client import Client, Flavor, SyncClient
 from tests.adversity.real_cloud import RealCloud, real_cloud
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
+from tests.contracts.small_world import connected
 from tests.contracts.stage import dead_letters
 from tests.stories.metal.test_nodes import nodes_setup
 from tests.stories.moor.moor_process import up
@@ -205,9 +206,8 @@ async def test_a_compute_of_the_bus_alone_has_the_rights_of_computes_and_obeys_e
             assert moved[0].host != instances[0].host
             await (await client.confirm(instances[0].id)).until_done()
 
-            connection = await setup.under_test.broker(user_of("operator")).connect()
-            assert await connection.depth("dead") == 0
-            await connection.close()
+            async with connected(setup.under_test.broker(user_of("operator"))) as connection:
+                assert await connection.depth("dead") == 0
             for each in instances:
                 await (await client.delete(each.id)).until_ended()
         await setup.until_nothing_is_held()
@@ -413,9 +413,8 @@ async def test_one_plain_message_becomes_an_instance_and_what_is_invalid_is_reje
                 case[1:] for case in NONSENSE
             ]
             assert len(await setup.rows("SELECT 1 FROM requested_instances")) == 1
-            connection = await setup.under_test.broker().connect()
-            assert await connection.depth("dead") == 0
-            await connection.close()
+            async with connected(setup.under_test.broker()) as connection:
+                assert await connection.depth("dead") == 0
 
         # Bytes that are no message are kept as a dead letter.
         async with listening(setup) as heard:

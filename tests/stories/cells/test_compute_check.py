@@ -17,7 +17,7 @@ from bus.topology import objects_of, user_of
 from laboratory.check.rules import RULES, CheckRequest, Outcome, RuleFinding, check
 from laboratory.check.session import CannotCheck
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
-from tests.contracts.small_world import until_depth
+from tests.contracts.small_world import connected, publish, until_depth
 from tests.contracts.sql_stores import migrated_database
 from tests.running import closing
 from tests.waiting import until
@@ -66,13 +66,12 @@ class Stage:
     async def check_from_its_start(self, command: list[str], *hosts: str, beat_s: float = 30.0) -> Outcome:
         """Check the compute that this command starts. It starts when the check listens, as a user is told to do."""
         checking = asyncio.create_task(self.check(*hosts, beat_s=beat_s))
-        connection = await self.under_test.broker().connect()
-        await until(
-            lambda: connection.consumers(f"conductor.{CELL}.work"),
-            "it listens",
-            lambda found: found or checking.done(),
-        )
-        await connection.close()
+        async with connected(self.under_test.broker()) as connection:
+            await until(
+                lambda: connection.consumers(f"conductor.{CELL}.work"),
+                "it listens",
+                lambda found: found or checking.done(),
+            )
         async with running(command):
             return await checking
 
@@ -122,10 +121,9 @@ def tried(outcome: Outcome) -> set[str]:
 
 async def is_as_before(here: Stage) -> None:
     """The check has left no message behind, in no queue."""
-    connection = await here.under_test.broker().connect()
-    for queue in ("dead", f"compute.{CELL}.work"):
-        assert await connection.depth(queue) == 0, queue
-    await connection.close()
+    async with connected(here.under_test.broker()) as connection:
+        for queue in ("dead", f"compute.{CELL}.work"):
+            assert await connection.depth(queue) == 0, queue
 
 
 async def test_the_example_with_aio_pika_keeps_all_rules_but_those_over_a_restart(tmp_path: Path) -> None:
@@ -334,14 +332,11 @@ async def test_it_refuses_a_cell_that_has_a_conductor_and_one_that_the_broker_do
     tmp_path: Path,
 ) -> None:
     async with stage(tmp_path) as here:
-        connection = await here.under_test.broker(user_of("conductor", CELL)).connect()
-        consuming = await connection.open_consuming(f"conductor.{CELL}.work", 1)
-        with pytest.raises(
-            CannotCheck, match=r"1 conductors consume conductor\.c1\.work: cell 'c1' is in use"
-        ):
-            await here.check("shed-1")
-        await consuming.close()
-        await connection.close()
+        async with connected(here.under_test.broker(user_of("conductor", CELL))) as connection:
+            await connection.open_consuming(f"conductor.{CELL}.work", 1)
+            told = r"1 conductors consume conductor\.c1\.work: cell 'c1' is in use"
+            with pytest.raises(CannotCheck, match=told):
+                await here.check("shed-1")
 
         environment = {"PATH": os.environ["PATH"]}
         process = await asyncio.create_subprocess_exec(
@@ -359,14 +354,13 @@ async def test_it_refuses_a_cell_whose_conductor_has_orders_and_leaves_them(tmp_
     async with stage(tmp_path) as here:
         golden = json.loads((Path(__file__).parents[2] / "golden" / "remove.v1.json").read_text())
         body = json.dumps({"message": golden["message"]}).encode()
-        connection = await here.under_test.broker().connect()
-        publishing = await connection.open_publishing()
-        await publishing.publish(Parcel(f"moor.cell.{CELL}", f"remove.{CELL}", body, mandatory=True))
-        with pytest.raises(CannotCheck, match=r"orders of the API level \(remove\)"):
-            await here.check("shed-1")
+        async with connected(here.under_test.broker()) as connection:
+            order = Parcel(f"moor.cell.{CELL}", f"remove.{CELL}", body, mandatory=True)
+            await publish(connection, order)
+            with pytest.raises(CannotCheck, match=r"orders of the API level \(remove\)"):
+                await here.check("shed-1")
 
-        await until_depth(connection, f"conductor.{CELL}.work", 1)
-        await connection.close()
+            await until_depth(connection, f"conductor.{CELL}.work", 1)
 
 
 async def test_its_lines_and_its_json_tell_the_same(tmp_path: Path) -> None:

@@ -30,7 +30,9 @@ from laboratory.computes.faults import Changes, FallsSilent, FaultScript
 from laboratory.computes.hosts import equal_hosts
 from placement_worker.settings import FeedPace
 from tests.contracts.memory_under_test import UnixUnderTest
+from tests.contracts.small_world import connected
 from tests.contracts.stage import declared
+from tests.running import closing
 from tests.simulation.loop import simulated, until_s
 from tests.stories.cells.test_compute_sim import compute_setup, spawn
 from tests.waiting import PATIENCE_S, until
@@ -127,22 +129,21 @@ async def test_a_compute_reports_its_host_in_full_after_another_reporter_did() -
 async def test_hosts_run_as_a_process_of_their_own_and_stop_when_told(tmp_path: Path) -> None:
     script = tmp_path / "faults.toml"
     script.write_text("spawn_ms = 1.0\n")
-    under_test = await UnixUnderTest.start()
-    broker = await declared(under_test)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "compute_sim",
-        env={
-            "MOOR_BUS_URL": under_test.url(),
-            "MOOR_CELL": "c1",
-            "MOOR_COMPUTE_HOSTS": "7",
-            "LABORATORY_FAULTS": str(script),
-        },
-    )
-    connection = await broker.connect()
-    await until(lambda: connection.depth("placement.work"), "the hosts report")
-    process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
-    await connection.close()
-    await under_test.close()
+    async with (
+        closing(await UnixUnderTest.start()) as (under_test,),
+        connected(await declared(under_test)) as connection,
+    ):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "compute_sim",
+            env={
+                "MOOR_BUS_URL": under_test.url(),
+                "MOOR_CELL": "c1",
+                "MOOR_COMPUTE_HOSTS": "7",
+                "LABORATORY_FAULTS": str(script),
+            },
+        )
+        await until(lambda: connection.depth("placement.work"), "the hosts report")
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0

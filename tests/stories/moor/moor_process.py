@@ -34,6 +34,8 @@ _DEFAULTS = {
 
 
 AnyProcess = asyncio.subprocess.Process | ForkedProcess
+# A text, or several.
+Said = str | tuple[str, ...]
 
 
 class Result(Struct, frozen=True):
@@ -128,11 +130,12 @@ async def moor_json(*arguments: str, **environment: str) -> Any:
     return json.loads(ran.out)
 
 
-async def moor_says(code: int, text: str, *arguments: str, **environment: str) -> Result:
-    """Run it; it ends with this code, and this text is in what it prints, wherever the lines break."""
+async def moor_says(code: int, said: Said, *arguments: str, **environment: str) -> Result:
+    """Run it; it ends with this code, and all this is in what it prints, wherever the lines break."""
     ran = await moor(*arguments, **environment)
     printed = " ".join((ran.out + ran.err).replace("│", " ").split())
-    assert (ran.code, " ".join(text.split()) in printed) == (code, True), (text, ran)
+    texts = (said,) if isinstance(said, str) else said
+    assert (ran.code, [each for each in texts if " ".join(each.split()) not in printed]) == (code, []), ran
     return ran
 
 
@@ -153,8 +156,8 @@ class Up:
     async def json(self, *arguments: str) -> Any:
         return await moor_json(*arguments, **self.environment)
 
-    async def says(self, code: int, text: str, *arguments: str) -> Result:
-        return await moor_says(code, text, *arguments, **self.environment)
+    async def says(self, code: int, said: Said, *arguments: str) -> Result:
+        return await moor_says(code, said, *arguments, **self.environment)
 
 
 @asynccontextmanager

@@ -27,7 +27,9 @@ from moor.clouds.cloud import CloudPlan, cloud
 from tests.contracts.broker_under_test import ADMIN
 from tests.contracts.memory_under_test import UnixUnderTest
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, PASSWORD, RabbitMQUnderTest
+from tests.contracts.small_world import connected, publish
 from tests.contracts.stage import Remembering, dead_letters, declared, line, order, parcel, send, working
+from tests.running import closing
 from tests.stories.moor.moor_process import Result, moor, moor_json, moor_says, started
 from tests.waiting import until
 
@@ -36,27 +38,22 @@ pytestmark = pytest.mark.asyncio
 
 @pytest_asyncio.fixture(params=["unix", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[UnixUnderTest | RabbitMQUnderTest]:
-    under_test = await (UnixUnderTest if request.param == "unix" else RabbitMQUnderTest).start()
-    yield under_test
-    await under_test.close()
+    kind = UnixUnderTest if request.param == "unix" else RabbitMQUnderTest
+    async with closing(await kind.start()) as (under_test,):
+        yield under_test
 
 
 async def test_each_broker_gets_only_its_own_objects() -> None:
-    api, cell = await UnixUnderTest.start(), await UnixUnderTest.start()
-    try:
+    async with closing(await UnixUnderTest.start(), await UnixUnderTest.start()) as (api, cell):
         places = {"MOOR_BUS_URL": api.url(), "MOOR_CELL_BUS_URLS": f"c1={cell.url()}"}
         ran = await moor_says(0, "9 queues for c1", "broker", "declare", "--only", "c1", **places)
         assert ("api" in ran.out, ran.err) == (False, "")
-        connection = await cell.broker().connect()
-        assert await connection.depth("conductor.c1.work") == 0
-        with pytest.raises(NotFound):
-            await connection.depth("scheduler.requests")
-        await connection.close()
+        async with connected(cell.broker()) as connection:
+            assert await connection.depth("conductor.c1.work") == 0
+            with pytest.raises(NotFound):
+                await connection.depth("scheduler.requests")
 
         await moor_says(2, "the brokers are api, c1", "broker", "declare", "--only", "c9", **places)
-    finally:
-        await api.close()
-        await cell.close()
 
 
 async def test_dead_letters_are_listed_up_to_a_limit_shown_replayed_and_dropped(
@@ -79,8 +76,7 @@ async def test_dead_letters_are_listed_up_to_a_limit_shown_replayed_and_dropped(
     assert sorted(letter["type"] for letter in listed) == ["?", "release", "release"]
     assert "20 attempts, none is left" in next(each["reason"] for each in listed if each["type"] == "release")
     handle = next(letter["handle"] for letter in listed if letter["type"] == "?")
-    for text in ("{broken", "placement.work"):
-        await moor_says(0, text, "dead", "show", handle, "--bus", url)
+    await moor_says(0, ("{broken", "placement.work"), "dead", "show", handle, "--bus", url)
 
     await moor_says(0, "deleted 1", "dead", "delete", handle, "--bus", url)
     ready.append(True)
@@ -160,12 +156,11 @@ async def test_users_have_their_rights_keep_their_passwords_and_only_an_operator
     def url(user: str) -> str:
         return served.url().replace("guest:guest", f"{user}:{passwords[user]}")
 
-    connection = await RabbitBroker(url("moor-conductor-harbour")).connect()
-    publishing = await connection.open_publishing()
-    assert await publishing.publish(Parcel(EVENTS, "instance.active.harbour", b"{}")) is Receipt.CONFIRMED
-    with pytest.raises(AccessRefused):
-        await publishing.publish(Parcel(API, "build.request.-", b"{}"))
-    await connection.close()
+    async with connected(RabbitBroker(url("moor-conductor-harbour"))) as connection:
+        event = Parcel(EVENTS, "instance.active.harbour", b"{}")
+        assert await publish(connection, event) == [Receipt.CONFIRMED]
+        with pytest.raises(AccessRefused):
+            await publish(connection, Parcel(API, "build.request.-", b"{}"))
 
     plan, database = CloudPlan(cells={"harbour": 1}), f"sqlite+aiosqlite:///{tmp_path / 'moor.db'}"
     async with cloud(plan, served.broker(), database, as_user=lambda user: RabbitBroker(url(user))):
@@ -203,10 +198,9 @@ async def bus(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
 @pytest_asyncio.fixture
 async def silent() -> AsyncIterator[str]:
     """A bus on which everything is declared and no worker runs."""
-    under_test = await UnixUnderTest.start()
-    assert (await moor("broker", "declare", "--cells", "c1", "--bus", under_test.url())).code == 0
-    yield under_test.url()
-    await under_test.close()
+    async with closing(await UnixUnderTest.start()) as (under_test,):
+        assert (await moor("broker", "declare", "--cells", "c1", "--bus", under_test.url())).code == 0
+        yield under_test.url()
 
 
 def request_of(ran: Result) -> str:
@@ -318,9 +312,8 @@ async def test_without_workers_a_boot_shows_its_id_and_how_to_go_on(silent: str)
 async def test_ctrl_c_says_that_the_request_stays(silent: str) -> None:
     async with started("boot", "--vcpus", "1", "--bus", silent) as process:
         line = await process.until_printed_to_stderr("request ")
-        connection = await broker_at(silent).connect()
-        await until(lambda: connection.depth("scheduler.requests"), "the request is on the bus")
-        await connection.close()
+        async with connected(broker_at(silent)) as connection:
+            await until(lambda: connection.depth("scheduler.requests"), "the request is on the bus")
         process.send_signal(signal.SIGINT)
         ran = await process.ended()
 

@@ -87,10 +87,8 @@ async def test_a_cloud_that_cannot_start_leaves_no_address_of_an_ironic_that_doe
 
 @pytest.mark.asyncio
 async def test_without_a_cloud_the_commands_say_so(home: Path) -> None:
-    ran = await moor_says(
-        1, f"no process serves a bus at {home}/moorage/bus.sock", "list", XDG_STATE_HOME=str(home)
-    )
-    assert "moor up" in ran.err
+    told = (f"no process serves a bus at {home}/moorage/bus.sock", "moor up")
+    await moor_says(1, told, "list", XDG_STATE_HOME=str(home))
 
 
 @pytest.mark.asyncio

@@ -2,7 +2,6 @@
 flood of one does not delay another.
 """
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -42,6 +41,7 @@ from bus.topology import (
 )
 from engine.flavors import Flavor, InstanceId
 from tests.contracts.broker_under_test import BANK, SHOP
+from tests.contracts.small_world import connected, publish
 from tests.contracts.stage import dead_letters, line
 from tests.stories.cloud import (
     SMALL,
@@ -221,16 +221,14 @@ async def a_cloud(bus: str, books: str) -> AsyncIterator[Cloud]:
         yield setup
 
 
-async def publish(broker: Broker, exchange: str, requests: Sequence[Message], project: str) -> None:
+async def send_each(broker: Broker, exchange: str, requests: Sequence[Message], project: str) -> None:
     """Each request in a parcel of its own, as the program in docs/bus.md publishes it."""
-    connection = await broker.connect()
-    publishing = await connection.open_publishing()
     parcels = [
         Parcel(exchange, f"build.request.{project}", line(each), content_type=PLAIN, mandatory=True)
         for each in requests
     ]
-    assert set(await asyncio.gather(*[publishing.publish(each) for each in parcels])) == {Receipt.CONFIRMED}
-    await connection.close()
+    async with connected(broker) as connection:
+        assert {*await publish(connection, *parcels)} == {Receipt.CONFIRMED}
 
 
 async def give_queue(setup: Cloud, *applications: Application) -> None:
@@ -255,9 +253,9 @@ async def test_a_flood_of_one_application_delays_the_boot_of_another_by_a_few_ba
             await register(setup, BANK.name, *BANK.projects)
             await setup.add_hosts("h1")
         flood = [wrong(number, "shop") for number in range(1, FLOOD + 1)]
-        await publish(setup.brokers.api.broker(SHOP.user), SHOP.exchange, flood, "shop")
+        await send_each(setup.brokers.api.broker(SHOP.user), SHOP.exchange, flood, "shop")
         late = a_build(FLOOD + 1, project="bank")
-        await publish(setup.brokers.api.broker(BANK.user), BANK.exchange, [late], "bank")
+        await send_each(setup.brokers.api.broker(BANK.user), BANK.exchange, [late], "bank")
 
         async with setup.scheduler():
             await until(lambda: len(heard) == FLOOD + 1, "every request has ended")
@@ -280,12 +278,12 @@ async def test_schedulers_read_the_queue_of_an_application_from_when_it_exists_u
 
         async def by_its_own(number: int, by: Application = SHOP) -> None:
             requests = [wrong(number, by.name)]
-            await publish(setup.brokers.api.broker(by.user), by.exchange, requests, by.name)
+            await send_each(setup.brokers.api.broker(by.user), by.exchange, requests, by.name)
 
         async with setup.scheduler():
             # It is registered before it has queues.
             await register(setup, SHOP.name, *SHOP.projects)
-            await publish(setup.brokers.api.broker(SHOP.user), API, [wrong(1, "shop")], "shop")
+            await send_each(setup.brokers.api.broker(SHOP.user), API, [wrong(1, "shop")], "shop")
             await until_rejected(1)
             await give_queue(setup, SHOP)
             await by_its_own(2)
