@@ -34,6 +34,7 @@ from kit.errors import ConnectionLost, Interrupted, NotFound, Refusal
 from moor.client import Client
 from moor.commands import names as names_of_commands
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, RabbitMQUnderTest, remove_users
+from tests.contracts.small_world import connected, publish
 from tests.contracts.stage import line
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.moor.moor_process import Result, moor, moor_json, moor_says, started
@@ -91,15 +92,6 @@ def a_name(names: list[str]) -> str:
     return names[-1]
 
 
-@asynccontextmanager
-async def connected(url: str) -> AsyncIterator[Connection]:
-    connection = await RabbitBroker(url).connect()
-    try:
-        yield connection
-    finally:
-        await connection.close()
-
-
 async def until_cut_off(connection: Connection) -> None:
     """Wait until the broker has closed the connection; a refused publish is not enough."""
 
@@ -113,10 +105,9 @@ async def until_cut_off(connection: Connection) -> None:
 
 
 async def may_publish(url: str, exchange: str, key: str) -> bool:
-    async with connected(url) as connection:
-        publishing = await connection.open_publishing()
+    async with connected(RabbitBroker(url)) as connection:
         try:
-            receipt = await publishing.publish(Parcel(exchange, key, b"{}"))
+            (receipt,) = await publish(connection, Parcel(exchange, key, b"{}"))
         except Refusal:
             return False
         return receipt in (Receipt.CONFIRMED, Receipt.UNROUTABLE)
@@ -125,7 +116,7 @@ async def may_publish(url: str, exchange: str, key: str) -> bool:
 async def may_hear(url: str, exchange: str, key: str) -> bool:
     broker = RabbitBroker(url)
     queue = feed_queue(broker.user, secrets.token_hex(4), [Grant(exchange, (key,))])
-    async with connected(url) as connection:
+    async with connected(broker) as connection:
         try:
             await connection.declare(Objects(queues=(queue,)))
         except Refusal:
@@ -154,17 +145,17 @@ async def test_an_application_has_the_rights_of_its_own_projects_until_it_is_rem
 
         other = await setup.boot(2, project="p3")
         for word in ("show", "console", "delete"):
-            words = (word, str(other.id))
-            await moor_says(1, "there is no instance", *words, MOOR_BUS_URL=url, MOOR_PROJECT="p1")
+            await moor_says(
+                1, "there is no instance", word, str(other.id), MOOR_BUS_URL=url, MOOR_PROJECT="p1"
+            )
         await moor_says(1, "the broker refused", "list", MOOR_BUS_URL=url, MOOR_PROJECT="p3")
 
         # It boots by the exchange that it got, and no other one can write there.
         build = a_build(1, project="p1")
         order = Parcel(application_exchange(name), "build.request.p1", line(build), mandatory=True)
         assert not await may_publish(theirs, order.exchange, order.routing_key)
-        async with connected(url) as connection:
-            publishing = await connection.open_publishing()
-            assert await publishing.publish(order) is Receipt.CONFIRMED
+        async with connected(RabbitBroker(url)) as connection:
+            assert await publish(connection, order) == [Receipt.CONFIRMED]
             await setup.until_state(instance_of(build), "active")
 
             # With other projects it keeps its password, and loses its old rights. RabbitMQ caches what it allowed a channel before,
@@ -176,15 +167,14 @@ async def test_an_application_has_the_rights_of_its_own_projects_until_it_is_rem
 
         # An admin acts for all projects, and is no operator.
         root = await operator.add(admin, "--admin")
-        booted = await moor_json("boot", "--vcpus", "1", "--project", "p9", MOOR_BUS_URL=root)
-        assert booted["instances"][0]["state"] == "active"
+        await moor_says(0, "active", "boot", "--vcpus", "1", "--project", "p9", MOOR_BUS_URL=root)
         assert {each["project"] for each in await moor_json("list", MOOR_BUS_URL=root)} == {"p1", "p3", "p9"}
         assert not await may_publish(root, API, "host.set")
         assert not await may_publish(root, PLACEMENT, "snapshot")
 
         listed = json.loads((await operator.command("list", "-o", "json", ctl=False)).out)
         assert {(each["name"], *each["projects"]) for each in listed} >= {(name, "p2"), (another, "p1")}
-        async with connected(url) as connection:
+        async with connected(RabbitBroker(url)) as connection:
             assert (await operator.command("delete", name)).code == 0
             await until_cut_off(connection)
         with pytest.raises((Interrupted, Refusal)):
@@ -192,7 +182,7 @@ async def test_an_application_has_the_rights_of_its_own_projects_until_it_is_rem
         left = json.loads((await operator.command("list", "-o", "json", ctl=False)).out)
         assert name not in {each["name"] for each in left}
         assert f"moor-app-{name}" not in tomllib.loads(operator.credentials.read_text())
-        async with connected(operator.under_test.url(user_of("operator"))) as connection:
+        async with connected(operator.under_test.broker(user_of("operator"))) as connection:
             for queue in API_QUEUES:
                 with pytest.raises(NotFound):
                     await connection.depth(application_queue(queue, name))
