@@ -86,7 +86,7 @@ async def test_a_caller_who_got_no_answer_sends_the_request_again_and_it_is_buil
             again = await moor.boot(SMALL, count=2, request_id=request_id)
             await again.until_done()
             found = await moor.find_request(request_id)
-            with pytest.raises(Rejected) as other:
+            with pytest.raises(Rejected, match="duplicate id") as other:
                 await moor.boot(SMALL, count=3, request_id=request_id)
 
             assert (again.id, sorted(found.instances)) == (request_id, sorted(again.instances))

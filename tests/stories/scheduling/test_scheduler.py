@@ -1,13 +1,10 @@
 """A scheduler worker as others use it: with real placement, over a real queue, and cells that follow a script."""
 
-from uuid import UUID
-
 import pytest
 from msgspec import structs
 
 from bus.messages.build import (
     BuildAccepted,
-    BuildRejected,
     ClaimRefused,
     DeleteInstance,
     InstanceFailed,
@@ -21,18 +18,6 @@ from tests.stories.scripted import DiesAfterItsClaim, Interfering, host_id
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
-
-
-@STAGES
-async def test_other_content_under_the_same_id_is_rejected(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.scheduling("h1"):
-        await setup.client.ask(a_build(1))
-
-        rejected = await setup.ask(a_build(1, name="another"), BuildRejected)
-
-        assert (rejected.field, rejected.value) == ("request_id", str(UUID(int=1)))
-        assert rejected.reason.startswith("duplicate id")
-        assert await setup.used() == {"h1": 1}
 
 
 @STAGES
