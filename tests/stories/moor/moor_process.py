@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import tempfile
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -90,20 +91,30 @@ class Process:
 @asynccontextmanager
 async def started(*arguments: str, **environment: str) -> AsyncIterator[Process]:
     """Run it until the end of the block, then kill it."""
-    async with _killed_at_the_end(await _start(arguments, environment)) as process:
+    run = await start_module(
+        "moor", *_on_any_port(arguments), stdout=PIPE, stderr=PIPE, env=_DEFAULTS | environment
+    )
+    async with _killed_at_the_end(run) as process:
         yield process
 
 
 @asynccontextmanager
 async def started_anew(*arguments: str, **environment: str) -> AsyncIterator[Process]:
-    async with started_at(asyncio.subprocess.DEVNULL, *arguments, **environment) as process:
+    async with started_at(DEVNULL, *arguments, **environment) as process:
         yield process
 
 
 @asynccontextmanager
 async def started_at(terminal: int, *arguments: str, **environment: str) -> AsyncIterator[Process]:
     """As `started_anew`, with this descriptor as its standard input."""
-    async with _killed_at_the_end(await _start_anew(arguments, environment, terminal)) as process:
+    run = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "moor", *_on_any_port(arguments)),
+        stdin=terminal,
+        stdout=PIPE,
+        stderr=PIPE,
+        env=_DEFAULTS | environment,
+    )
+    async with _killed_at_the_end(run) as process:
         yield process
 
 
@@ -190,28 +201,3 @@ def _on_any_port(arguments: tuple[str, ...]) -> tuple[str, ...]:
     has_ironic = {"up", "--nodes"} <= {*arguments} or "simulated-ironic" in arguments
     is_named = "--ironic-listen" in arguments or not has_ironic
     return arguments if is_named else (*arguments, "--ironic-listen", "127.0.0.1:0")
-
-
-async def _start(arguments: tuple[str, ...], environment: dict[str, str]) -> ForkedProcess:
-    return await start_module(
-        "moor",
-        *_on_any_port(arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=_DEFAULTS | environment,
-    )
-
-
-async def _start_anew(
-    arguments: tuple[str, ...], environment: dict[str, str], stdin: int
-) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "moor",
-        *_on_any_port(arguments),
-        stdin=stdin,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=_DEFAULTS | environment,
-    )

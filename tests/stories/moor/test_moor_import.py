@@ -4,6 +4,7 @@ databases are not what they should be, each is named with table, row and value, 
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,8 +169,7 @@ def an_estate(home: Path, cells: tuple[str, ...] = ("harbour",)) -> NovaAddresse
 
 
 def flavored(**changes: object) -> str:
-    small = SMALL.object
-    data = {**small["nova_object.data"], **changes}
+    data = {**SMALL.object["nova_object.data"], **changes}
     return json.dumps({"cur": stored("Flavor", "1.2", data), "old": None, "new": None})
 
 
@@ -180,24 +180,11 @@ def changed(database: str, table: str, column: str, value: object, *, key: str =
     )
 
 
-def of_instance(column: str, value: object) -> Attack:
-    return changed("harbour", "instances", column, value)
-
-
-def of_extra(column: str, value: object) -> Attack:
-    return changed("harbour", "instance_extra", column, value, key="instance_uuid")
-
-
-def of_spec(value: object) -> Attack:
-    return changed("api", "request_specs", "spec", value, key="instance_uuid")
-
-
-def of_allocation(value: object) -> Attack:
-    return changed("placement", "allocations", "used", value, key="consumer_id")
-
-
-def of_node(column: str, value: object) -> Attack:
-    return changed("harbour", "compute_nodes", column, value, key="host")
+of_instance = partial(changed, "harbour", "instances")
+of_extra = partial(changed, "harbour", "instance_extra", key="instance_uuid")
+of_spec = partial(changed, "api", "request_specs", "spec", key="instance_uuid")
+of_allocation = partial(changed, "placement", "allocations", "used", key="consumer_id")
+of_node = partial(changed, "harbour", "compute_nodes", key="host")
 
 
 def with_a_group(nova: NovaRows, host: str, victim: str) -> None:  # noqa: ARG001 - the others use it
@@ -223,7 +210,7 @@ LATER = json.dumps({"cur": stored("Flavor", "2.3", {}), "old": None, "new": None
 NO_IDS = json.dumps(stored("InstanceNUMATopology", "1.3", {"cells": [stored("InstanceNUMACell", "1.6", {})]}))
 FLAVOR, SPEC = "instance {victim}: instance_extra.flavor", "instance {victim}: request_specs.spec"
 TOPOLOGY = "instance {victim}: instance_extra.numa_topology"
-OF_INSTANCES, OF_NODES = "instance {victim}: instances", "compute_nodes"
+OF_INSTANCES = "instance {victim}: instances"
 # What is done to a host of its own, and what its reason says.
 ROWS: tuple[tuple[Attack, str], ...] = (
     (of_extra("flavor", flavored(vcpus=-1)), f"{FLAVOR}: vcpus is -1"),

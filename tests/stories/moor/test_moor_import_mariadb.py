@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from nova_bridge.databases import NovaDatabaseError, open_nova_database
 from tests.nova.mariadb import READER, private_mariadb
@@ -43,8 +42,8 @@ async def test_a_host_is_taken_over_and_given_back_by_a_user_that_may_only_read(
             await cloud.says(0, "", "nova", "import", *addresses.arguments, "--give-back", HOST)
             await cloud.says(0, "", "audit", "--settle", "0")
         # Even a user that may write everything does not, by this command.
-        of_root = server.addresses_of(("harbour",), user="root", password="")
-        database = open_nova_database("--api-db", structs.replace(of_root).api)
+        of_root = server.addresses_of(("harbour",), user="root", password="").api
+        database = open_nova_database("--api-db", of_root)
         with pytest.raises(NovaDatabaseError, match="READ ONLY"):
             async with database.reading() as reading:
                 await reading.rows("DELETE FROM flavors")
