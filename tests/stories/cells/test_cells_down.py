@@ -139,8 +139,7 @@ async def test_while_a_cell_is_down_boots_go_elsewhere_and_what_it_was_given_is_
         await setup.client.ask_all(elsewhere)
         assert await told.until_active(elsewhere) == {"h2"}
         (nowhere,) = on_h1(201, 1)
-        await setup.client.ask(nowhere)
-        refused = await setup.until_state(instance_of(nowhere), "error")
+        (refused,) = await setup.built(nowhere, "error")
         assert "its cell 'c1' is down" in next(
             step.example for step in funnel_of(refused).steps if step.step == "cell up"
         )
@@ -159,8 +158,7 @@ async def test_while_a_cell_is_down_boots_go_elsewhere_and_what_it_was_given_is_
 async def test_a_console_is_told_by_the_compute_of_the_instances_cell(bus: str, books: str) -> None:
     async with story(bus, books) as told, told.running():
         (build,) = on_h1(1, 1)
-        await told.setup.client.ask(build)
-        await told.until_active([build])
+        await told.setup.built(build)
 
         found = await told.console_of(build)
 

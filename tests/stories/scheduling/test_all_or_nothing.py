@@ -39,9 +39,7 @@ async def test_of_a_thousand_instances_all_are_built_and_with_one_too_many_none(
         await setup.add_hosts(*(f"h{number}" for number in range(1, 20, 2)), cell="c2", vcpu=50)
         await setup.fill("h0", 1)
 
-        one_too_many = all_of(1, 1000)
-        assert isinstance(await setup.client.ask(one_too_many), BuildAccepted)
-        failed = await setup.until_all(one_too_many, "error")
+        failed = await setup.built(all_of(1, 1000), "error")
         assert {state.reason for state in failed} == {
             "all or nothing: 1000 instances are asked for, and 999 would fit"
         }
@@ -50,8 +48,7 @@ async def test_of_a_thousand_instances_all_are_built_and_with_one_too_many_none(
         assert setup.placed == []
 
         fitting = all_of(2, 999)
-        assert isinstance(await setup.client.ask(fitting), BuildAccepted)
-        placed = await setup.until_all(fitting, "active")
+        placed = await setup.built(fitting)
         assert Counter(state.host for state in placed) == {
             "h0": 49,
             **{f"h{number}": 50 for number in range(1, 20)},
@@ -67,9 +64,7 @@ async def test_a_request_whose_claim_does_not_fit_into_a_message_is_refused_with
 ) -> None:
     async with cloud("memory", "memory") as setup, setup.scheduling("h1", "h2", vcpu=4):
         monkeypatch.setattr(all_or_nothing, "PLACES_BYTES_MAX", 700)
-        too_long = all_of(1, 8)
-        (first, *_) = await setup.built(too_long, "error")
-        assert first.reason is not None
+        (first, *_) = await setup.built(all_of(1, 8), "error")
         assert first.reason.startswith("all or nothing: a claim for 8 instances on these hosts has ")
         assert first.reason.endswith(" bytes, and a message at most 700: ask for fewer instances at once")
         await setup.built(all_of(2, 4))

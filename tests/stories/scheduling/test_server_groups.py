@@ -124,13 +124,10 @@ async def test_a_build_that_names_no_group_or_describes_it_wrongly_ends_in_error
             ),
         }
         for reason, build in wrong.items():
-            assert isinstance(await setup.client.ask(build), BuildAccepted)
-            assert reason in (await setup.until_state(instance_of(build), "error")).reason
-        right = a_build(
-            5, project="shop", group=JoinedGroup(id=GROUP, policy="anti-affinity", max_per_host=2), count=2
-        )
-        await setup.client.ask(right)
-        await setup.until_state(instance_of(right, 1), "active")
+            (state,) = await setup.built(build, "error")
+            assert reason in state.reason
+        right = JoinedGroup(id=GROUP, policy="anti-affinity", max_per_host=2)
+        await setup.built(a_build(5, project="shop", group=right, count=2))
         assert await setup.used() == {"h1": 2}
 
 

@@ -9,7 +9,9 @@ from bus.messages.build import (
     BuildInstance,
     BuildRejected,
     FlavorChange,
+    InstanceDetails,
     InstancesFound,
+    Size,
 )
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.planning import AskPlan, PlanFound
@@ -45,10 +47,9 @@ def with_image(number: int, name: str = "debian", **fields: object) -> BuildInst
     return a_build(number, image_name=name, **fields)
 
 
-async def image_shown(setup: Cloud, request: BuildInstance) -> str:
+async def details_of(setup: Cloud, request: BuildInstance) -> InstanceDetails:
     found = await setup.ask(AskInstances(instances=(instance_of(request),)), InstancesFound)
-    (details,) = found.details
-    return details.image
+    return found.details[0]
 
 
 @STAGES
@@ -58,10 +59,9 @@ async def test_a_request_names_an_image_and_keeps_it_as_it_was(bus: str, books: 
             assert await setup.client.ask(CreateImage(image=DEBIAN)) == ImagesFound(images=(DEBIAN,))
         request = with_image(1)
 
-        assert isinstance(await setup.client.ask(request), BuildAccepted)
-        await setup.until_state(instance_of(request), "active")
+        await setup.built(request)
         assert setup.placed[0].image == Image(source="http://images/debian-13", checksum="0a1b")
-        assert await image_shown(setup, request) == "debian"
+        assert (await details_of(setup, request)).image == "debian"
 
         # No host has the trait that the image requires from now on.
         changed = structs.replace(DEBIAN, source="http://images/debian-14", properties=GOLD)
@@ -72,8 +72,8 @@ async def test_a_request_names_an_image_and_keeps_it_as_it_was(bus: str, books: 
         assert isinstance(await setup.client.ask(request), BuildAccepted)
         assert len(setup.placed) == 1
         assert (await setup.ask(with_image(1, user="another"), BuildRejected)).field == "request_id"
-        await setup.client.ask(with_image(2))
-        assert (await setup.until_state(instance_of(with_image(2)), "error")).no_valid_host is not None
+        (failed,) = await setup.built(with_image(2), "error")
+        assert failed.no_valid_host is not None
 
         assert await setup.client.ask(DeleteImage(name="debian")) == ImagesFound(images=(changed,))
         assert await setup.client.ask(DeleteImage(name="debian")) == ImagesFound(images=())
@@ -86,8 +86,7 @@ async def test_a_name_that_is_not_stored_ends_in_error(bus: str, books: str) -> 
     async with cloud(bus, books) as setup, setup.scheduling("h1"):
         await setup.client.ask(CreateImage(image=DEBIAN))
 
-        assert isinstance(await setup.client.ask(with_image(1, "debain")), BuildAccepted)
-        failed = await setup.until_state(instance_of(with_image(1)), "error")
+        (failed,) = await setup.built(with_image(1, "debain"), "error")
         assert failed.reason == (
             "image_name is 'debain': there is no image of this name; `moor image list` shows all"
         )
@@ -108,13 +107,6 @@ def with_flavor(number: int, *names: str, **fields: object) -> BuildInstance:
     return a_build(number, flavor=None, flavor_names=names, **fields)
 
 
-async def size_of(setup: Cloud, request: BuildInstance) -> tuple[str, dict[str, int]]:
-    found = await setup.ask(AskInstances(instances=(instance_of(request),)), InstancesFound)
-    (details,) = found.details
-    assert details.size is not None
-    return details.size.flavor, details.size.amounts
-
-
 @STAGES
 async def test_a_request_names_a_flavor_and_keeps_it_as_it_was(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.scheduling("h1"):
@@ -122,21 +114,21 @@ async def test_a_request_names_a_flavor_and_keeps_it_as_it_was(bus: str, books: 
             assert await setup.client.ask(CreateFlavor(flavor=TWO)) == FlavorsFound(flavors=(TWO,))
         request = with_flavor(1, "small")
 
-        assert isinstance(await setup.client.ask(request), BuildAccepted)
-        await setup.until_state(instance_of(request), "active")
-        assert (setup.placed[0].flavor, await size_of(setup, request)) == (TWO, ("small", {"VCPU": 2}))
+        await setup.built(request)
+        assert setup.placed[0].flavor == TWO
+        assert (await details_of(setup, request)).size == Size(flavor="small", amounts={"VCPU": 2})
 
         assert await setup.client.ask(DeleteFlavor(name="small")) == FlavorsFound(flavors=(TWO,))
         assert await setup.client.ask(DeleteFlavor(name="small")) == FlavorsFound(flavors=())
         await setup.client.ask(CreateFlavor(flavor=Flavor(name="small", vcpus=3)))
         # The same request is answered again, and its instance stays as it is.
         assert isinstance(await setup.client.ask(request), BuildAccepted)
-        assert await size_of(setup, request) == ("small", {"VCPU": 2})
+        assert (await details_of(setup, request)).size == Size(flavor="small", amounts={"VCPU": 2})
         assert len(setup.placed) == 1
         assert (await setup.ask(with_flavor(1, "small", name="another"), BuildRejected)).field == "request_id"
-        await setup.client.ask(with_flavor(2, "small"))
-        await setup.until_state(instance_of(with_flavor(2, "small")), "active")
-        assert await size_of(setup, with_flavor(2, "small")) == ("small", {"VCPU": 3})
+        await setup.built(with_flavor(2, "small"))
+        size = (await details_of(setup, with_flavor(2))).size
+        assert size == Size(flavor="small", amounts={"VCPU": 3})
 
 
 @STAGES
@@ -145,13 +137,11 @@ async def test_several_names_are_alternatives_and_an_unknown_one_ends_in_error(b
         for flavor in (GIANT, TWO):
             await setup.client.ask(CreateFlavor(flavor=flavor))
 
-        await setup.client.ask(with_flavor(1, "giant", "small"))
-        active = await setup.until_state(instance_of(with_flavor(1)), "active")
+        (active,) = await setup.built(with_flavor(1, "giant", "small"))
         assert active.flavor == TWO
         assert [each.flavor for each in active.passed_over] == ["giant"]
 
-        assert isinstance(await setup.client.ask(with_flavor(2, "small", "tiny")), BuildAccepted)
-        failed = await setup.until_state(instance_of(with_flavor(2)), "error")
+        (failed,) = await setup.built(with_flavor(2, "small", "tiny"), "error")
         assert failed.reason == (
             "flavor_names has 'tiny': there is no flavor of this name; `moor flavor list` shows all"
         )
