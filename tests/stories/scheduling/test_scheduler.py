@@ -90,20 +90,17 @@ async def test_a_cell_of_a_host_that_fills_up_between_choice_and_claim_gives_way
 
 @STAGES
 async def test_an_instance_deleted_before_it_is_placed_holds_nothing(bus: str, books: str) -> None:
-    async with cloud(bus, books) as setup, setup.placement():
-        await setup.add_host("h1")
-        build = a_build(1)
-        deleting = Interfering(lambda: setup.client.ask(DeleteInstance(instance=instance_of(build))))
-        async with setup.scheduler(station=deleting.station):
-            await setup.until_registered("h1")
+    deleting, build = Interfering(), a_build(1)
+    async with cloud(bus, books) as setup, setup.scheduling("h1", station=deleting.station):
+        deleting.action = lambda: setup.client.ask(DeleteInstance(instance=instance_of(build)))
 
-            (state,) = await setup.built(build, "deleted")
+        (state,) = await setup.built(build, "deleted")
 
-            assert state.cell == "cell0"
-            await until(lambda: bool(deleting.verdicts), "placement's verdict")
-            assert deleting.verdicts in ([Claimed], [Superseded])
-            await setup.until_used(h1=0)
-            assert setup.placed == []
+        assert state.cell == "cell0"
+        await until(lambda: bool(deleting.verdicts), "placement's verdict")
+        assert deleting.verdicts in ([Claimed], [Superseded])
+        await setup.until_used(h1=0)
+        assert setup.placed == []
 
 
 @STAGES
@@ -173,12 +170,9 @@ async def test_a_claim_on_a_host_whose_row_is_never_written_ends_the_request_and
 async def test_a_request_whose_claim_is_never_answered_ends_by_its_deadline_and_holds_nothing(
     bus: str, books: str
 ) -> None:
-    async with cloud(bus, books) as setup, setup.placement():
-        await setup.add_host("h1")
-        dying, build = DiesAfterItsClaim(), a_build(1, deadline_s=1)
-        async with setup.scheduler(station=dying.station, drain_s_max=0):
-            await setup.until_registered("h1")
-            (state,) = await setup.built(build, "error")
+    dying = DiesAfterItsClaim().station
+    async with cloud(bus, books) as setup, setup.scheduling("h1", station=dying, drain_s_max=0):
+        state = await setup.boot(1, "error", deadline_s=1)
 
-            assert state.reason.startswith("not placed within 1 s of its acceptance")
-            await setup.until_used(h1=0)
+        assert state.reason.startswith("not placed within 1 s of its acceptance")
+        await setup.until_used(h1=0)

@@ -18,7 +18,7 @@ from kit.health_server import Metrics
 from laboratory.computes.faults import FailsToBuild, FaultScript
 from laboratory.load.orders import claims_of
 from scheduler_worker.store_sql import InstanceQuery
-from tests.stories.cloud import QUICK_PACE, Cloud, a_build, a_host, cloud, instance_of
+from tests.stories.cloud import QUICK_PACE, a_build, a_host, cloud, instance_of
 from tests.stories.layouts import ONE_BROKER, SQL_STAGES, STAGES
 from tests.stories.moves.test_moves import Movers, movers
 from tests.stories.scripted import Interfering
@@ -26,28 +26,19 @@ from tests.stories.scripted import Interfering
 pytestmark = pytest.mark.asyncio
 
 
-def moving(setup: Cloud, name: str, vcpu: int) -> Interfering:
-    """The host's shape changes before each of its claims."""
-    numbers = itertools.count(1)
-    return Interfering(
-        lambda: setup.report(a_host(name, vcpu=vcpu, traits=(f"CUSTOM_{next(numbers)}",))), always=True
-    )
-
-
 @ONE_BROKER
 async def test_when_all_retries_run_out_the_request_ends_with_the_reason(bus: str, books: str) -> None:
     few = structs.replace(QUICK_PACE, shape_tries_max=2, claims_max=5)
-    async with cloud(bus, books) as setup, setup.placement():
-        await setup.add_host("h1")
-        interfering = moving(setup, "h1", 8)
-        async with setup.scheduler(station=interfering.station, pace=few):
-            await setup.until_registered("h1")
-            state = await setup.boot(1, "active", "error")
+    moving, numbers = Interfering(always=True), itertools.count(1)
+    async with cloud(bus, books) as setup, setup.scheduling("h1", station=moving.station, pace=few):
+        # The host's shape changes before each of its claims.
+        moving.action = lambda: setup.report(a_host("h1", traits=(f"CUSTOM_{next(numbers)}",)))
+        state = await setup.boot(1, "active", "error")
 
-            assert state.state == "error"
-            assert state.reason.startswith("5 claims were refused, and no more are tried")
-            assert set(interfering.verdicts) == {ShapeMoved}
-            await setup.until_used(h1=0)
+        assert state.state == "error"
+        assert state.reason.startswith("5 claims were refused, and no more are tried")
+        assert set(moving.verdicts) == {ShapeMoved}
+        await setup.until_used(h1=0)
 
 
 @ONE_BROKER
