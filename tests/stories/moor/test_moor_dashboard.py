@@ -19,7 +19,7 @@ from bus.message import Parcel
 from bus.topology import DEAD, DEAD_QUEUE
 from tests.api.fake_keystone import FakeKeystone
 from tests.contracts.stage import parcel, send
-from tests.stories.moor.moor_process import Up, moor_says, started, up
+from tests.stories.moor.moor_process import Up, started, up
 from tests.unit.moor.dashboard_visits import hidden
 from tests.waiting import until
 
@@ -226,12 +226,6 @@ async def test_the_pages_show_nodes_why_they_are_not_offered_and_who_owns_them(h
             ("/nodes/x", 404, "There is no such page"),
         ):
             await shows(client, path, said, status=status)
-
-
-@pytest.mark.asyncio
-async def test_without_identities_it_is_not_served_to_other_machines() -> None:
-    elsewhere = ("--bus", "unix:///none", "--dashboard-listen", "0.0.0.0:0")
-    await moor_says(2, "auth is none, which lets anyone in", "run", "dashboard", *elsewhere)
 
 
 DOWN = f"/orders/set-host?host={HOST}&mode=down"

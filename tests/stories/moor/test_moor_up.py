@@ -143,12 +143,6 @@ async def test_guests_get_cells_pages_and_devices(home: Path) -> None:
         await cloud.says(1, told, "boot", "--vcpus", "6", "--ram", "512", *pinned)
 
 
-@pytest.mark.asyncio
-async def test_a_wrong_size_is_refused_before_anything_starts(home: Path) -> None:
-    wrong = ("up", "--host-size", "numa_nodes=2,cores=4")
-    await moor_says(2, "host_size has 'cores', must be one of", *wrong, XDG_STATE_HOME=str(home))
-
-
 ONE_EACH = """
 [scheduler]
 instances_per_host_max = 1

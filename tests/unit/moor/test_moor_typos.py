@@ -170,6 +170,12 @@ def test_a_value_that_is_no_uuid_is_named_with_its_argument_on_one_line(words: l
         ),
         ("compute_hosts = 20000", ["up"], "20000 must be at least 1 and at most 10,000 ({file})"),
         ("auth = 'nobody'", ["run", "placement-api"], "'nobody' is none of * ({file})"),
+        ("", ["up", "--host-size", "numa_nodes=2,cores=4"], "host_size has 'cores', must be one of"),
+        (
+            "",
+            ["run", "dashboard", "--bus", "unix:///none", "--dashboard-listen", "0.0.0.0:0"],
+            "auth is none, which lets anyone in",
+        ),
     ],
 )
 def test_a_value_that_an_option_cannot_have_is_named_with_the_file_that_has_it(
