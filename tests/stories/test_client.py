@@ -4,7 +4,6 @@ for all, flavors and images under names, and the quotas of projects; and a wrong
 
 import asyncio
 from collections.abc import Awaitable
-from contextlib import AsyncExitStack
 from uuid import UUID
 
 import pytest
@@ -181,49 +180,48 @@ async def test_all_or_nothing_and_a_list_of_many_pages(bus: str, books: str) -> 
 async def test_an_application_has_its_own_project_reads_what_is_stored_and_no_more(
     bus: str, books: str
 ) -> None:
-    async with AsyncExitStack() as stack:
-        brokers = await stack.enter_async_context(one_broker_with_users(bus, SHOP.user))
+    async with one_broker_with_users(bus, SHOP.user) as brokers:
         await brokers.api.declare(objects_of_application(SHOP))
-        setup = await stack.enter_async_context(cloud_on(brokers, books))
-        await stack.enter_async_context(setup.scheduling("h1"))
-        await setup.client.ask(SetApplication(name="shop", projects=SHOP.projects))
-        moor = await stack.enter_async_context(
-            Client(brokers.api.broker(SHOP.user), project="shop", patience_s=10)
-        )
-        admin = await stack.enter_async_context(client(setup))
-        theirs = await admin.boot(SMALL, project="bank")
-        await theirs.until_done()
-        await admin.create_flavor(GOLD)
-        await admin.create_image(DEBIAN)
-        quota = await admin.set_quota("shop", {"VCPU": 3})
-        await admin.set_quota("bank", {"VCPU": 3})
+        async with (
+            cloud_on(brokers, books) as setup,
+            setup.scheduling("h1"),
+            Client(brokers.api.broker(SHOP.user), project="shop", patience_s=10) as moor,
+            client(setup) as admin,
+        ):
+            await setup.client.ask(SetApplication(name="shop", projects=SHOP.projects))
+            theirs = await admin.boot(SMALL, project="bank")
+            await theirs.until_done()
+            await admin.create_flavor(GOLD)
+            await admin.create_image(DEBIAN)
+            quota = await admin.set_quota("shop", {"VCPU": 3})
+            await admin.set_quota("bank", {"VCPU": 3})
 
-        ours = await moor.boot(SMALL)
-        refused = await asyncio.gather(
-            moor.boot(SMALL, project="bank"),
-            moor.set_host("h1", "down"),
-            moor.list_cells(),
-            moor.create_flavor(GOLD),
-            moor.delete_flavor("gold"),
-            moor.create_image(DEBIAN),
-            moor.set_image("debian", source="x"),
-            moor.delete_image("debian"),
-            moor.set_quota("shop", {"VCPU": None}),
-            moor.show_quota("bank"),
-            return_exceptions=True,
-        )
+            ours = await moor.boot(SMALL)
+            refused = await asyncio.gather(
+                moor.boot(SMALL, project="bank"),
+                moor.set_host("h1", "down"),
+                moor.list_cells(),
+                moor.create_flavor(GOLD),
+                moor.delete_flavor("gold"),
+                moor.create_image(DEBIAN),
+                moor.set_image("debian", source="x"),
+                moor.delete_image("debian"),
+                moor.set_quota("shop", {"VCPU": None}),
+                moor.show_quota("bank"),
+                return_exceptions=True,
+            )
 
-        assert [type(each) for each in refused] == [NotAllowed] * 10, refused
-        assert [each async for each in moor.list_flavors()] == [GOLD]
-        assert [each async for each in moor.list_images()] == [DEBIAN]
-        assert [each.state for each in await ours.until_done()] == ["active"]
-        mine = await moor.show_quota()
-        assert (mine.limits, mine.used["VCPU"]) == (quota.limits, 1)
-        assert [each async for each in moor.list_quotas()] == [mine]
-        assert [each.id async for each in moor.list_instances()] == [*ours.instances]
-        with pytest.raises(NotFound):
-            await moor.show(theirs.instances[0])
-        assert [each.project async for each in admin.list_instances()] == ["bank", "shop"]
+            assert [type(each) for each in refused] == [NotAllowed] * 10, refused
+            assert [each async for each in moor.list_flavors()] == [GOLD]
+            assert [each async for each in moor.list_images()] == [DEBIAN]
+            assert [each.state for each in await ours.until_done()] == ["active"]
+            mine = await moor.show_quota()
+            assert (mine.limits, mine.used["VCPU"]) == (quota.limits, 1)
+            assert [each async for each in moor.list_quotas()] == [mine]
+            assert [each.id async for each in moor.list_instances()] == [*ours.instances]
+            with pytest.raises(NotFound):
+                await moor.show(theirs.instances[0])
+            assert [each.project async for each in admin.list_instances()] == ["bank", "shop"]
 
 
 @BOTH

@@ -1,7 +1,7 @@
 """A conductor of one cell with placement, computes and a clock that are held by the test."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -32,10 +32,14 @@ PACE = ConductorPace(poll_s=0.005, look_s=1, retry_delay_s_first=1, retry_delay_
 class CellSetup:
     """A conductor of c1, with placement, scripted computes and a clock that the test holds."""
 
-    events: list[Message]
-
-    def __init__(self, running: Cloud, stores: tuple[ConductorStore, ...], clock: Clock[datetime]) -> None:
-        self.cloud = running
+    def __init__(
+        self,
+        running: Cloud,
+        stores: tuple[ConductorStore, ...],
+        clock: Clock[datetime],
+        events: list[Message],
+    ) -> None:
+        self.cloud, self.events = running, events
         self.store = stores[0]
         # Another process on the same rows.
         self.store_of_heir = stores[1]
@@ -135,14 +139,16 @@ def removal(order: PlaceInCell) -> RemoveFromCell:
 
 @asynccontextmanager
 async def cell_setup(bus: str, books: str, *, conducted: bool = True) -> AsyncIterator[CellSetup]:
-    async with AsyncExitStack() as stack:
-        clock = Clock(datetime.now(UTC))
-        running = await stack.enter_async_context(cloud(bus, books, scripted=()))
-        stores = await stack.enter_async_context(open_conductor_stores(books, ("c1", "c1"), clock))
-        await stack.enter_async_context(running.placement())
-        setup = CellSetup(running, stores, clock)
-        await stack.enter_async_context(running.running(setup.computes.workers(running.stations_in["c1"])))
-        setup.events = await stack.enter_async_context(running.listening("instance.*.c1"))
-        if conducted:
-            await stack.enter_async_context(setup.conducting())
-        yield setup
+    clock = Clock(datetime.now(UTC))
+    async with (
+        cloud(bus, books, scripted=()) as running,
+        open_conductor_stores(books, ("c1", "c1"), clock) as stores,
+        running.placement(),
+        running.listening("instance.*.c1") as events,
+    ):
+        setup = CellSetup(running, stores, clock, events)
+        async with (
+            running.running(setup.computes.workers(running.stations_in["c1"])),
+            setup.conducting() if conducted else nullcontext(),
+        ):
+            yield setup

@@ -1,7 +1,7 @@
 """A cell with a broker of its own and two conductors is down and comes back: what it holds up, and what waits for it."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
@@ -16,7 +16,6 @@ from bus.messages.cloud import AskCells, CellsFound, CellState, ConductorAlive, 
 from bus.settings import BusSettings
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorPace
-from cell_conductor.store_sql import ConductorStore
 from kit.health import About, Health
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.stage import SETTINGS
@@ -39,32 +38,11 @@ SCHEDULING = structs.replace(QUICK, cell_down_s=20.0)
 class Story:
     """Two cells, of which c1 has two conductors."""
 
-    def __init__(self, setup: Cloud, stores: Sequence[ConductorStore]) -> None:
+    def __init__(self, setup: Cloud) -> None:
         self.setup = setup
         self.clock = MovedClock()
         self.computes = ScriptedComputes()
-        self._stores = stores
         self.health: Health
-
-    @asynccontextmanager
-    async def running(
-        self, settings: SchedulerSettings = SCHEDULING, bus: BusSettings = SOON
-    ) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            setup = self.setup
-            await stack.enter_async_context(setup.placement())
-            scheduling = setup.scheduler(settings=settings, bus=bus, clock=self.clock)
-            self.health = Health(About("scheduler", "test"), await stack.enter_async_context(scheduling))
-            for number, store in enumerate(self._stores, 1):
-                conducting = setup.conductor(store, name=f"conductor-{number}", pace=PACE, bus=SOON)
-                await stack.enter_async_context(conducting)
-            beside = Station(setup.brokers.in_cell("c1", "compute"), "computes", settings=SETTINGS)
-            workers = self.computes.workers(beside)
-            await stack.enter_async_context(setup.running((beside, *workers), beside))
-            await setup.add_hosts("h1", vcpu=50)
-            await setup.add_hosts("h2", cell="c2", vcpu=50)
-            await self.until_cell(lambda cell: [each.life for each in cell.conductors] == ["up", "up"])
-            yield
 
     async def cell(self, name: str = "c1") -> CellState:
         return (await self.setup.ask(AskCells(name=name), CellsFound)).cells[0]
@@ -95,12 +73,27 @@ class Story:
 
 
 @asynccontextmanager
-async def story(bus: str, books: str) -> AsyncIterator[Story]:
+async def story(
+    bus: str, books: str, settings: SchedulerSettings = SCHEDULING, of_bus: BusSettings = SOON
+) -> AsyncIterator[Story]:
     async with (
         cloud(bus, books, scripted=("c2",)) as setup,
-        open_conductor_stores(books, ("c1", "c1")) as stores,
+        open_conductor_stores(books, ("c1", "c1")) as (one, other),
+        setup.placement(),
     ):
-        yield Story(setup, stores)
+        told = Story(setup)
+        beside = Station(setup.brokers.in_cell("c1", "compute"), "computes", settings=SETTINGS)
+        async with (
+            setup.scheduler(settings=settings, bus=of_bus, clock=told.clock) as parts,
+            setup.conductor(one, name="conductor-1", pace=PACE, bus=SOON),
+            setup.conductor(other, name="conductor-2", pace=PACE, bus=SOON),
+            setup.running((beside, *told.computes.workers(beside)), beside),
+        ):
+            told.health = Health(About("scheduler", "test"), parts)
+            await setup.add_hosts("h1", vcpu=50)
+            await setup.add_hosts("h2", cell="c2", vcpu=50)
+            await told.until_cell(lambda cell: [each.life for each in cell.conductors] == ["up", "up"])
+            yield told
 
 
 def on_h1(first: int, count: int) -> list[BuildInstance]:
@@ -111,7 +104,7 @@ def on_h1(first: int, count: int) -> list[BuildInstance]:
 async def test_while_a_cell_is_down_boots_go_elsewhere_and_what_it_was_given_is_done_once_when_it_is_back(
     bus: str, books: str
 ) -> None:
-    async with story(bus, books) as told, told.running():
+    async with story(bus, books) as told:
         setup = told.setup
         (old, *_) = before = on_h1(1, 3)
         await setup.client.ask_all(before)
@@ -156,7 +149,7 @@ async def test_while_a_cell_is_down_boots_go_elsewhere_and_what_it_was_given_is_
 
 @BACKENDS_APART
 async def test_a_console_is_told_by_the_compute_of_the_instances_cell(bus: str, books: str) -> None:
-    async with story(bus, books) as told, told.running():
+    async with story(bus, books) as told:
         (build,) = on_h1(1, 1)
         await told.setup.built(build)
 
@@ -169,7 +162,7 @@ async def test_a_console_is_told_by_the_compute_of_the_instances_cell(bus: str, 
 async def test_by_setting_boots_wait_for_a_cell_that_is_down(bus: str, books: str) -> None:
     waiting = structs.replace(SCHEDULING, when_cell_down="wait")
     soon = structs.replace(SOON, host_down_s=60.0)
-    async with story(bus, books) as told, told.running(waiting, soon):
+    async with story(bus, books, waiting, soon) as told:
         await told.setup.brokers.cells["c1"].unplug()
         await told.until_down()
         (build,) = given = on_h1(1, 1)
@@ -183,7 +176,7 @@ async def test_by_setting_boots_wait_for_a_cell_that_is_down(bus: str, books: st
 
 @BACKENDS_APART
 async def test_a_conductor_that_ends_as_it_should_is_not_told_as_down(bus: str, books: str) -> None:
-    async with story(bus, books) as told, told.running():
+    async with story(bus, books) as told:
         at = datetime.now(UTC)
         station = told.setup.conductors_in["c2"]
         await told.c2_is_heard()

@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -142,9 +142,7 @@ async def test_the_example_with_pika_keeps_all_rules(tmp_path: Path) -> None:
 
 
 async def test_the_simulated_compute_with_a_store_keeps_all_rules(tmp_path: Path) -> None:
-    async with AsyncExitStack() as stack:
-        here = await stack.enter_async_context(stage(tmp_path))
-        database = await stack.enter_async_context(migrated_database("sqlite", "compute_sim"))
+    async with stage(tmp_path) as here, migrated_database("sqlite", "compute_sim") as database:
         command = [sys.executable, "-m", "tests.adversity.worker_process", "compute", CELL]
         restart = here.restarting(
             command,

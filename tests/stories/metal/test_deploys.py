@@ -45,6 +45,7 @@ from laboratory.ironic.script import WorkFails
 from tests.contracts.stage import CELLS, SETTINGS
 from tests.contracts.stores import open_conductor_stores, open_ironic_store
 from tests.ironic_clock import LONG_S, IronicClock
+from tests.running import closing
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import ALL_IN_MEMORY, IN_MEMORY_APART, STAGES
 from tests.waiting import until
@@ -222,21 +223,20 @@ async def deploy_setup(
     cells: CellMap = CELLS_OF_NODES,
 ) -> AsyncIterator[DeploySetup]:
     """Everything but daemons: the story starts those. Each cell of nodes has a conductor."""
-    async with AsyncExitStack() as stack:
-        scripted = [cell for cell in CELLS if cell not in cells.names]
-        setup = await stack.enter_async_context(cloud(bus, books, scripted=scripted))
-        rows = await stack.enter_async_context(open_ironic_store(books))
-        await stack.enter_async_context(setup.placement())
-        picture = Picture()
-        await stack.enter_async_context(setup.scheduler(picture=picture))
-        instances = await stack.enter_async_context(open_conductor_stores(books, cells.names))
+    picture, clock = Picture(), IronicClock()
+    async with (
+        cloud(bus, books, scripted=[cell for cell in CELLS if cell not in cells.names]) as setup,
+        open_ironic_store(books) as rows,
+        setup.placement(),
+        setup.scheduler(picture=picture),
+        open_conductor_stores(books, cells.names) as instances,
+        closing(Link(setup.brokers.at_api("operator"), SETTINGS)) as (operator,),
+        AsyncExitStack() as conductors,
+    ):
         for cell, rows_of_cell in zip(cells.names, instances, strict=True):
             conducting = setup.conductor(rows_of_cell, cell, name=f"conducting-{cell}", pace=PACE)
-            await stack.enter_async_context(conducting)
-        operator = Link(setup.brokers.at_api("operator"), SETTINGS)
-        stack.push_async_callback(operator.close)
+            await conductors.enter_async_context(conducting)
         await (await operator.connection()).declare(objects_of(CELLS, create_foreign=True))
-        clock = IronicClock()
         simulation = simulated_ironic(
             setup.brokers.at_api("operator"),
             nodes,
@@ -245,9 +245,9 @@ async def deploy_setup(
             clock_s=clock,
             listen=None,
         )
-        await stack.enter_async_context(setup.running(simulation.parts))
-        way = IronicTransport(simulation.ironic)
-        yield DeploySetup(setup, rows, instances[0], simulation, picture, way, cells, clock)
+        async with setup.running(simulation.parts):
+            way = IronicTransport(simulation.ironic)
+            yield DeploySetup(setup, rows, instances[0], simulation, picture, way, cells, clock)
 
 
 @asynccontextmanager

@@ -1,7 +1,6 @@
 """Server groups from a client's order to placement's verdict: kept apart or together, by several schedulers at once."""
 
 from collections import Counter
-from contextlib import AsyncExitStack
 from uuid import UUID
 
 import pytest
@@ -53,10 +52,13 @@ def members(group: GroupState) -> dict[ConsumerId, str]:
 async def test_members_that_are_booted_at_once_by_three_schedulers_get_hosts_of_their_own(
     bus: str, books: str
 ) -> None:
-    async with cloud(bus, books) as setup, AsyncExitStack() as stack:
-        await stack.enter_async_context(setup.placement())
-        for number in range(3):
-            await stack.enter_async_context(setup.scheduler(f"scheduler-{number}"))
+    async with (
+        cloud(bus, books) as setup,
+        setup.placement(),
+        setup.scheduler("a"),
+        setup.scheduler("b"),
+        setup.scheduler("c"),
+    ):
         for cell in ("c1", "c2"):
             await setup.add_hosts(*(f"host-{number}-in-{cell}" for number in range(3)), cell=cell)
         assert await create(setup) == GroupState(id=GROUP, policy="anti-affinity", name="web")

@@ -43,8 +43,7 @@ WHOLE = structs.replace(SMALL, vcpus=2)
 @asynccontextmanager
 async def a_full_host(bus: str, books: str, *schedulers: str) -> AsyncIterator[Cloud]:
     """One host, whose two processors another consumer holds."""
-    async with cloud(bus, books) as setup, AsyncExitStack() as stack:
-        await stack.enter_async_context(setup.placement())
+    async with cloud(bus, books) as setup, setup.placement(), AsyncExitStack() as stack:
         async with setup.scheduler("s0"):
             await setup.add_hosts("h1", vcpu=2)
         await setup.fill("h1", vcpu=2)
@@ -166,10 +165,12 @@ async def test_a_claim_of_a_scheduler_that_dies_is_taken_over(bus: str, books: s
 
 
 async def test_a_host_that_is_enabled_or_new_wakes_what_waits() -> None:
-    async with cloud("memory", "memory") as setup, AsyncExitStack() as stack:
-        await stack.enter_async_context(setup.placement())
-        for name in ("s1", "s2"):
-            await stack.enter_async_context(setup.scheduler(name))
+    async with (
+        cloud("memory", "memory") as setup,
+        setup.placement(),
+        setup.scheduler("s1"),
+        setup.scheduler("s2"),
+    ):
         await setup.add_hosts("h1", vcpu=1)
         await setup.client.ask(SetHost(host="h1", mode="draining", reason="a disk"))
         first, second, third = await waiting(setup, a_build(1, count=3, wait=LONG))
