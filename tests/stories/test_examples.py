@@ -356,9 +356,10 @@ async def test_the_program_moves_a_node_from_maintenance_to_schedulable(argument
     async with nodes_setup("rabbitmq", "postgresql") as setup, setup.daemon("d1"):
         broker = setup.cloud.brokers.api
         assert isinstance(broker, RabbitMQUnderTest)
-        for said, reserved in (({"maintenance": True}, 1), ({}, 0)):
-            await run("node.py", broker.url(), *arguments, stdin={**node, **said})
-            await setup.until_stocks(NODE, {"CUSTOM_GOLD": reserved})
+        await run("node.py", broker.url(), *arguments, stdin={**node, "maintenance": True})
+        await setup.until_stocks(NODE, {"CUSTOM_GOLD": 1})
+        await run("node.py", broker.url(), *arguments, stdin=node)
+        await setup.until_stocks(NODE, {"CUSTOM_GOLD": 0})
 
 
 NONSENSE: list[tuple[dict[str, Any], str, str]] = [
