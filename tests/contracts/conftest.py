@@ -5,11 +5,14 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from bus.broker import Broker, Connection
 from scheduler_worker.store_sql import SchedulerStore
 from tests.contracts.admin_client import AdminClient
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.memory_under_test import started
 from tests.contracts.placement_orders import a_host
+from tests.contracts.small_world import connected, world
+from tests.contracts.stage import declared
 from tests.contracts.store_client import StoreClient
 from tests.contracts.stores import STORES, open_scheduler_store, open_store
 from tests.running import closing
@@ -21,6 +24,19 @@ BROKERS = ("memory", "unix", "unix+journal", pytest.param("rabbitmq", marks=pyte
 async def under_test(request: pytest.FixtureRequest) -> AsyncIterator[BrokerUnderTest]:
     async with closing(await started(request.param)) as (broker,):
         yield broker
+
+
+@pytest_asyncio.fixture
+async def broker(under_test: BrokerUnderTest) -> Broker:
+    """The whole topology is declared on it."""
+    return await declared(under_test)
+
+
+@pytest_asyncio.fixture
+async def connection(under_test: BrokerUnderTest) -> AsyncIterator[Connection]:
+    """To a broker that has a work queue and the dead letters."""
+    async with connected(under_test.broker(), world()) as connection:
+        yield connection
 
 
 @pytest_asyncio.fixture(params=STORES)

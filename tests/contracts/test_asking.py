@@ -62,9 +62,8 @@ async def ask(client: Station, *numbers: int) -> list[int]:
 
 @pytest.mark.hits("the broker accepts nothing: %s; messages wait here")
 async def test_under_an_alarm_a_question_is_asked_once_and_one_that_was_given_up_never(
-    under_test: BrokerUnderTest,
+    under_test: BrokerUnderTest, broker: Broker
 ) -> None:
-    broker = await declared(under_test)
     answers = Answering()
 
     async with answering(broker, answers), station(broker, asks=True) as client:
@@ -94,8 +93,7 @@ async def test_under_an_alarm_a_question_is_asked_once_and_one_that_was_given_up
 
 
 @pytest.mark.hits("questions are given up: no answer came in time")
-async def test_nobody_answering_in_time_is_said_so(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
+async def test_nobody_answering_in_time_is_said_so(broker: Broker) -> None:
     impatient = varied(SETTINGS, ask_again_ms=20, answer_timeout_ms=80)
     async with station(broker, settings=impatient, asks=True) as client:
         with pytest.raises(NoAnswer, match="2 of 2 questions unanswered after 80 ms"):
@@ -106,10 +104,7 @@ async def test_nobody_answering_in_time_is_said_so(under_test: BrokerUnderTest) 
     "questions without an answer are asked again",
     "an answer is ignored: the question has one, or was given up",
 )
-async def test_a_question_whose_answer_is_late_is_asked_again_and_one_answer_counts(
-    under_test: BrokerUnderTest,
-) -> None:
-    broker = await declared(under_test)
+async def test_a_question_whose_answer_is_late_is_asked_again_and_one_answer_counts(broker: Broker) -> None:
     gate = asyncio.Event()
     answers = Answering(gate)
 

@@ -32,40 +32,40 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_what_was_held_when_the_connection_was_cut_is_delivered_again(
-    under_test: BrokerUnderTest,
+    under_test: BrokerUnderTest, connection: Connection
 ) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        await publish_bodies(connection, *range(5))
-        consuming = await connection.open_consuming(WORK.name, prefetch=5)
-        held = await receive(consuming, 5)
-        await consuming.acknowledge(held[0].tag)
-        # A round trip on the same connection: the broker has processed the acknowledgements before it.
-        await connection.depth(WORK.name)
+    await publish_bodies(connection, *range(5))
+    consuming = await connection.open_consuming(WORK.name, prefetch=5)
+    held = await receive(consuming, 5)
+    await consuming.acknowledge(held[0].tag)
+    # A round trip on the same connection: the broker has processed the acknowledgements before it.
+    await connection.depth(WORK.name)
 
-        await under_test.cut_connections()
+    await under_test.cut_connections()
 
-    async with connected(under_test.broker()) as connection:
-        returned = await drain(connection, WORK.name, 4)
+    async with connected(under_test.broker()) as other:
+        returned = await drain(other, WORK.name, 4)
     assert sorted(bodies(returned)) == [1, 2, 3, 4]
     assert [delivery.returns for delivery in returned] == [1] * 4
 
 
-async def test_a_confirm_that_is_lost_is_said_to_be_lost(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        publishing = await connection.open_publishing()
-        sent = [asyncio.create_task(publishing.publish(parcel(number))) for number in range(300)]
-        await within_patience(sent[0])
+async def test_a_confirm_that_is_lost_is_said_to_be_lost(
+    under_test: BrokerUnderTest, connection: Connection
+) -> None:
+    publishing = await connection.open_publishing()
+    sent = [asyncio.create_task(publishing.publish(parcel(number))) for number in range(300)]
+    await within_patience(sent[0])
 
-        await under_test.cut_connections()
-        outcomes = await within_patience(asyncio.gather(*sent, return_exceptions=True))
+    await under_test.cut_connections()
+    outcomes = await within_patience(asyncio.gather(*sent, return_exceptions=True))
 
     confirmed = [number for number, outcome in enumerate(outcomes) if outcome is Receipt.CONFIRMED]
     lost = [outcome for outcome in outcomes if isinstance(outcome, ConnectionLost)]
     assert len(confirmed) + len(lost) == 300
     assert confirmed
-    async with connected(under_test.broker()) as connection:
+    async with connected(under_test.broker()) as other:
         # More may have arrived than was confirmed: that is the meaning of a lost confirm.
-        stored = await all_bodies(connection)
+        stored = await all_bodies(other)
     assert {*confirmed} <= {*stored}
 
 
@@ -127,20 +127,11 @@ async def test_a_restart_keeps_what_is_durable_and_nothing_else(under_test: Brok
         with pytest.raises(NotFound):
             await publish(connection, Parcel("moor.passing", "any", b""))
         kept = await drain(connection, WORK.name, 50)
+        # Its binding is there, too.
+        assert await publish(connection, structs.replace(parcel(b"7"), mandatory=True)) == [Receipt.CONFIRMED]
+        assert bodies(await drain(connection, WORK.name, 1)) == [7]
     assert sorted(bodies(kept)) == [*range(50)]
     assert {delivery.parcel.body for delivery in kept if delivery.returns} == {b"%d" % n for n in range(10)}
-
-
-async def test_bindings_of_durable_queues_outlive_a_restart(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()):
-        pass
-
-    await under_test.restart()
-
-    async with connected(under_test.broker()) as connection:
-        ordered = structs.replace(parcel(b"7"), mandatory=True)
-        assert await publish(connection, ordered) == [Receipt.CONFIRMED]
-        assert bodies(await drain(connection, WORK.name, 1)) == [7]
 
 
 async def test_an_answer_queue_goes_with_its_connection(under_test: BrokerUnderTest) -> None:

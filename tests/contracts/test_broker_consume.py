@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from bus import message
-from bus.broker import PREFETCH_MAX, Receipt
+from bus.broker import PREFETCH_MAX, Connection, Receipt
 from bus.topology import DEAD, DEAD_QUEUE, DELIVERIES_MAX_LEAST, Limits, Queue
 from kit.errors import ConsumerCancelled, NotFound
 from tests.contracts.broker_under_test import BrokerUnderTest
@@ -42,120 +42,109 @@ async def test_the_consumers_of_a_queue_are_counted_over_all_connections(under_t
             await one.consumers("town.nothing")
 
 
-async def test_prefetch_bounds_what_a_consumer_holds(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        await publish_bodies(connection, *range(10))
-        consuming = await connection.open_consuming(WORK.name, prefetch=3)
+async def test_prefetch_bounds_what_a_consumer_holds(connection: Connection) -> None:
+    await publish_bodies(connection, *range(10))
+    consuming = await connection.open_consuming(WORK.name, prefetch=3)
 
-        held = await receive(consuming, 3)
-        await until_depth(connection, WORK.name, 7)
-        await consuming.acknowledge(held[0].tag)
-        (fourth,) = await receive(consuming, 1)
-        await until_depth(connection, WORK.name, 6)
+    held = await receive(consuming, 3)
+    await until_depth(connection, WORK.name, 7)
+    await consuming.acknowledge(held[0].tag)
+    (fourth,) = await receive(consuming, 1)
+    await until_depth(connection, WORK.name, 6)
 
     assert bodies([*held, fourth]) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("prefetch", [0, PREFETCH_MAX + 1])
-async def test_a_prefetch_that_amqp_cannot_say_is_refused(under_test: BrokerUnderTest, prefetch: int) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        with pytest.raises(ValueError, match=f"prefetch is {prefetch}, must be at least 1 and at most 65535"):
-            await connection.open_consuming(WORK.name, prefetch)
-        await publish_bodies(connection, 1)
-        consuming = await connection.open_consuming(WORK.name, PREFETCH_MAX)
-        assert bodies(await receive(consuming, 1)) == [1]
+async def test_a_prefetch_that_amqp_cannot_say_is_refused(connection: Connection, prefetch: int) -> None:
+    with pytest.raises(ValueError, match=f"prefetch is {prefetch}, must be at least 1 and at most 65535"):
+        await connection.open_consuming(WORK.name, prefetch)
+    await publish_bodies(connection, 1)
+    consuming = await connection.open_consuming(WORK.name, PREFETCH_MAX)
+    assert bodies(await receive(consuming, 1)) == [1]
 
 
-async def test_a_multiple_acknowledgement_covers_all_up_to_it_and_no_more(
-    under_test: BrokerUnderTest,
-) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        await publish_bodies(connection, *range(5))
-        consuming = await connection.open_consuming(WORK.name, prefetch=5)
-        held = await receive(consuming, 5)
+async def test_a_multiple_acknowledgement_covers_all_up_to_it_and_no_more(connection: Connection) -> None:
+    await publish_bodies(connection, *range(5))
+    consuming = await connection.open_consuming(WORK.name, prefetch=5)
+    held = await receive(consuming, 5)
 
-        await consuming.acknowledge(held[2].tag, multiple=True)
-        await consuming.close()
+    await consuming.acknowledge(held[2].tag, multiple=True)
+    await consuming.close()
 
-        assert sorted(bodies(await drain(connection, WORK.name, 2))) == [3, 4]
-        assert await connection.depth(WORK.name) == 0
+    assert sorted(bodies(await drain(connection, WORK.name, 2))) == [3, 4]
+    assert await connection.depth(WORK.name) == 0
 
 
 @pytest.mark.parametrize("end", ["consumer", "connection"])
 async def test_of_many_acknowledged_at_once_none_comes_back_when_all_is_closed(
-    under_test: BrokerUnderTest, end: str
+    under_test: BrokerUnderTest, connection: Connection, end: str
 ) -> None:
     numbers = range(300)
-    async with connected(under_test.broker(), world()) as connection:
-        await publish_bodies(connection, *numbers)
-        async with connected(under_test.broker()) as other:
-            consuming = await other.open_consuming(WORK.name, prefetch=len(numbers))
-            held = await receive(consuming, len(numbers))
-            # Not in order, so that each is acknowledged by itself.
-            for delivery in held[1::2] + held[::2]:
-                await consuming.acknowledge(delivery.tag)
-            if end == "consumer":
-                await consuming.close()
-        await publish_bodies(connection, 999)
+    await publish_bodies(connection, *numbers)
+    async with connected(under_test.broker()) as other:
+        consuming = await other.open_consuming(WORK.name, prefetch=len(numbers))
+        held = await receive(consuming, len(numbers))
+        # Not in order, so that each is acknowledged by itself.
+        for delivery in held[1::2] + held[::2]:
+            await consuming.acknowledge(delivery.tag)
+        if end == "consumer":
+            await consuming.close()
+    await publish_bodies(connection, 999)
 
-        assert bodies(await drain(connection, WORK.name, 1)) == [999]
+    assert bodies(await drain(connection, WORK.name, 1)) == [999]
 
 
 async def test_acknowledgements_of_many_tasks_reach_the_broker_in_the_order_of_the_calls(
-    under_test: BrokerUnderTest,
+    connection: Connection,
 ) -> None:
     """One for all up to a delivery must not pass that of an earlier one, which the broker would not know any more."""
     numbers = range(600)
-    async with connected(under_test.broker(), world()) as connection:
-        await publish_bodies(connection, *numbers)
-        consuming = await connection.open_consuming(WORK.name, prefetch=len(numbers))
-        tags = [each.tag for each in await receive(consuming, len(numbers))]
-        telling = []
-        for first in range(0, len(tags), 30):
-            some = tags[first : first + 30]
-            # The first one is acknowledged last, together with the last.
-            telling += [asyncio.create_task(consuming.acknowledge(tag)) for tag in some[1:-1]]
-            await asyncio.sleep(0)
-            telling.append(asyncio.create_task(consuming.acknowledge(some[-1], multiple=True)))
-            await asyncio.sleep(0)
-        await asyncio.gather(*telling)
-        await publish_bodies(connection, 999)
+    await publish_bodies(connection, *numbers)
+    consuming = await connection.open_consuming(WORK.name, prefetch=len(numbers))
+    tags = [each.tag for each in await receive(consuming, len(numbers))]
+    telling = []
+    for first in range(0, len(tags), 30):
+        some = tags[first : first + 30]
+        # The first one is acknowledged last, together with the last.
+        telling += [asyncio.create_task(consuming.acknowledge(tag)) for tag in some[1:-1]]
+        await asyncio.sleep(0)
+        telling.append(asyncio.create_task(consuming.acknowledge(some[-1], multiple=True)))
+        await asyncio.sleep(0)
+    await asyncio.gather(*telling)
+    await publish_bodies(connection, 999)
 
-        assert bodies(await receive(consuming, 1)) == [999]
-        await consuming.close()
-        assert await connection.depth(WORK.name) == 1
-
-
-async def test_what_a_closed_consumer_held_goes_to_another_and_is_counted(
-    under_test: BrokerUnderTest,
-) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        await publish_bodies(connection, 1, 2, 3)
-        for returns in range(3):
-            consuming = await connection.open_consuming(WORK.name, prefetch=3)
-            held = await receive(consuming, 3)
-            assert sorted(bodies(held)) == [1, 2, 3]
-            assert [delivery.returns for delivery in held] == [returns] * 3
-            await consuming.close()
+    assert bodies(await receive(consuming, 1)) == [999]
+    await consuming.close()
+    assert await connection.depth(WORK.name) == 1
 
 
-async def test_a_delivery_that_is_given_back_comes_again_and_is_counted(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        await publish_bodies(connection, 1, 2)
-        consuming = await connection.open_consuming(WORK.name, prefetch=2)
-        first, second = await receive(consuming, 2)
-
-        returns = []
-        for _ in range(3):
-            await consuming.give_back(first.tag)
-            (first,) = await receive(consuming, 1)
-            returns.append(first.returns)
-        await consuming.acknowledge(first.tag)
-        await consuming.acknowledge(second.tag)
+async def test_what_a_closed_consumer_held_goes_to_another_and_is_counted(connection: Connection) -> None:
+    await publish_bodies(connection, 1, 2, 3)
+    for returns in range(3):
+        consuming = await connection.open_consuming(WORK.name, prefetch=3)
+        held = await receive(consuming, 3)
+        assert sorted(bodies(held)) == [1, 2, 3]
+        assert [delivery.returns for delivery in held] == [returns] * 3
         await consuming.close()
 
-        assert returns == [1, 2, 3]
-        assert await connection.depth(WORK.name) == 0
+
+async def test_a_delivery_that_is_given_back_comes_again_and_is_counted(connection: Connection) -> None:
+    await publish_bodies(connection, 1, 2)
+    consuming = await connection.open_consuming(WORK.name, prefetch=2)
+    first, second = await receive(consuming, 2)
+
+    returns = []
+    for _ in range(3):
+        await consuming.give_back(first.tag)
+        (first,) = await receive(consuming, 1)
+        returns.append(first.returns)
+    await consuming.acknowledge(first.tag)
+    await consuming.acknowledge(second.tag)
+    await consuming.close()
+
+    assert returns == [1, 2, 3]
+    assert await connection.depth(WORK.name) == 0
 
 
 async def test_a_question_that_comes_back_is_known_as_such(under_test: BrokerUnderTest) -> None:
@@ -197,16 +186,15 @@ async def test_what_comes_back_too_often_is_a_dead_letter_that_says_why_and_from
     assert dead.sender == sender
 
 
-async def test_a_consumer_that_stops_waiting_misses_nothing(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        consuming = await connection.open_consuming(WORK.name, prefetch=10)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02):
-                await consuming.receive()
+async def test_a_consumer_that_stops_waiting_misses_nothing(connection: Connection) -> None:
+    consuming = await connection.open_consuming(WORK.name, prefetch=10)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await consuming.receive()
 
-        await publish_bodies(connection, 1)
+    await publish_bodies(connection, 1)
 
-        assert bodies(await receive(consuming, 1)) == [1]
+    assert bodies(await receive(consuming, 1)) == [1]
 
 
 @pytest.mark.parametrize("queue", [WORK, QUESTIONS], ids=lambda queue: queue.kind.value)
@@ -227,23 +215,22 @@ async def test_the_end_of_its_queue_cancels_a_consumer_and_nothing_else(
 
 
 async def test_a_delivery_held_too_long_cancels_its_consumer_and_goes_to_another(
-    under_test: BrokerUnderTest,
+    under_test: BrokerUnderTest, connection: Connection
 ) -> None:
     await under_test.set_consumer_timeout_s(0.2)
-    async with connected(under_test.broker(), world()) as connection:
-        consuming = await connection.open_consuming(WORK.name, prefetch=10)
-        await publish_bodies(connection, 1)
+    consuming = await connection.open_consuming(WORK.name, prefetch=10)
+    await publish_bodies(connection, 1)
 
-        async def hold_it() -> None:
-            """On a slow machine the consumer is cancelled before the test has seen the delivery."""
-            while True:
-                assert bodies([*await consuming.receive()]) == [1]
+    async def hold_it() -> None:
+        """On a slow machine the consumer is cancelled before the test has seen the delivery."""
+        while True:
+            assert bodies([*await consuming.receive()]) == [1]
 
-        with pytest.raises(ConsumerCancelled):
-            async with asyncio.timeout(120):
-                await hold_it()
-        await under_test.set_consumer_timeout_s(1800)
+    with pytest.raises(ConsumerCancelled):
+        async with asyncio.timeout(120):
+            await hold_it()
+    await under_test.set_consumer_timeout_s(1800)
 
-        (again,) = await drain(connection, WORK.name, 1)
-        assert (bodies([again]), again.returns) == ([1], 1)
-        assert await publish(connection, parcel(b"the connection stands")) == [Receipt.CONFIRMED]
+    (again,) = await drain(connection, WORK.name, 1)
+    assert (bodies([again]), again.returns) == ([1], 1)
+    assert await publish(connection, parcel(b"the connection stands")) == [Receipt.CONFIRMED]

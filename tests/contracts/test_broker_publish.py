@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 from msgspec import structs
 
-from bus.broker import Consuming, Receipt
+from bus.broker import Connection, Consuming, Receipt
 from bus.message import LINES, PARCEL_BYTES_MAX, Parcel
 from bus.topology import Binding, Exchange, Limits, Objects, Queue, QueueKind, objects_of
 from kit.errors import Interrupted, NotFound, OneWasRefused, Refusal
@@ -53,34 +53,30 @@ EVERY_BYTE = bytes(range(256)) * 4
     ],
     ids=["every byte", "empty", "everything set", "transient", "oversized"],
 )
-async def test_a_parcel_arrives_as_it_was_sent(under_test: BrokerUnderTest, sent: Parcel) -> None:
-    broker = under_test.broker()
-    async with connected(broker, world()) as connection:
-        assert await publish(connection, sent) == [Receipt.CONFIRMED]
+async def test_a_parcel_arrives_as_it_was_sent(
+    under_test: BrokerUnderTest, connection: Connection, sent: Parcel
+) -> None:
+    assert await publish(connection, sent) == [Receipt.CONFIRMED]
 
-        (delivery,) = await drain(connection, WORK.name, 1)
+    (delivery,) = await drain(connection, WORK.name, 1)
 
     # `mandatory` is for the broker only; the consumer does not see it.
     assert delivery.parcel == structs.replace(sent, mandatory=False)
-    assert (delivery.queue, delivery.returns, delivery.sender) == (WORK.name, 0, broker.user)
+    assert (delivery.queue, delivery.returns, delivery.sender) == (WORK.name, 0, under_test.broker().user)
 
 
-async def test_many_parcels_may_be_unconfirmed_at_once_and_keep_their_order(
-    under_test: BrokerUnderTest,
-) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        await publish_bodies(connection, *range(1000))
+async def test_many_parcels_may_be_unconfirmed_at_once_and_keep_their_order(connection: Connection) -> None:
+    await publish_bodies(connection, *range(1000))
 
-        assert bodies(await drain(connection, WORK.name, 1000)) == [*range(1000)]
+    assert bodies(await drain(connection, WORK.name, 1000)) == [*range(1000)]
 
 
 async def test_one_that_must_be_routed_and_cannot_is_told_apart_from_its_neighbours(
-    under_test: BrokerUnderTest,
+    connection: Connection,
 ) -> None:
     lost = Parcel(TOWN, "nowhere", b"lost", mandatory=True)
     kept = structs.replace(parcel(b"kept"), mandatory=True)
-    async with connected(under_test.broker(), world()) as connection:
-        receipts = await publish(connection, kept, lost, kept, lost, lost)
+    receipts = await publish(connection, kept, lost, kept, lost, lost)
 
     assert receipts == [
         Receipt.CONFIRMED,
@@ -92,16 +88,15 @@ async def test_one_that_must_be_routed_and_cannot_is_told_apart_from_its_neighbo
 
 
 async def test_an_exchange_that_is_not_there_is_an_error_and_ends_the_channel_alone(
-    under_test: BrokerUnderTest,
+    connection: Connection,
 ) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        publishing = await connection.open_publishing()
-        with pytest.raises(NotFound):
-            await within_patience(publishing.publish(Parcel("moor.nowhere", "work", b"")))
-        with pytest.raises(Interrupted):
-            await within_patience(publishing.publish(parcel(b"on the same channel")))
+    publishing = await connection.open_publishing()
+    with pytest.raises(NotFound):
+        await within_patience(publishing.publish(Parcel("moor.nowhere", "work", b"")))
+    with pytest.raises(Interrupted):
+        await within_patience(publishing.publish(parcel(b"on the same channel")))
 
-        assert await publish(connection, parcel(b"on another channel")) == [Receipt.CONFIRMED]
+    assert await publish(connection, parcel(b"on another channel")) == [Receipt.CONFIRMED]
 
 
 @pytest.mark.parametrize(
@@ -115,51 +110,46 @@ async def test_an_exchange_that_is_not_there_is_an_error_and_ends_the_channel_al
     ids=["key", "key in bytes", "reply_to", "content_type"],
 )
 async def test_a_name_that_is_too_long_is_refused_with_its_field(
-    under_test: BrokerUnderTest, field: str, changed: Parcel
+    connection: Connection, field: str, changed: Parcel
 ) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        publishing = await connection.open_publishing()
-        with pytest.raises(Refusal, match=rf"{field} has 256 bytes, at most 255 are allowed: "):
-            await within_patience(publishing.publish(changed))
+    publishing = await connection.open_publishing()
+    with pytest.raises(Refusal, match=rf"{field} has 256 bytes, at most 255 are allowed: "):
+        await within_patience(publishing.publish(changed))
 
-        longest = structs.replace(parcel(b"as long as may be"), reply_to="r" * 255, content_type="c" * 255)
-        assert await publish(connection, longest) == [Receipt.CONFIRMED]
-        (delivery,) = await drain(connection, WORK.name, 1)
-        assert delivery.parcel == longest
+    longest = structs.replace(parcel(b"as long as may be"), reply_to="r" * 255, content_type="c" * 255)
+    assert await publish(connection, longest) == [Receipt.CONFIRMED]
+    (delivery,) = await drain(connection, WORK.name, 1)
+    assert delivery.parcel == longest
 
 
 @pytest.mark.parametrize("header", [2**63, -(2**63) - 1, "\ud800"], ids=["large", "small", "no text"])
-async def test_a_header_that_has_no_bytes_is_refused(under_test: BrokerUnderTest, header: str | int) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        publishing = await connection.open_publishing()
-        with pytest.raises(Refusal):
-            await within_patience(
-                publishing.publish(structs.replace(parcel(1), headers={"moor-reason": header}))
-            )
+async def test_a_header_that_has_no_bytes_is_refused(connection: Connection, header: str | int) -> None:
+    publishing = await connection.open_publishing()
+    with pytest.raises(Refusal):
+        await within_patience(publishing.publish(structs.replace(parcel(1), headers={"moor-reason": header})))
 
-        assert await publish(connection, parcel(b"on another channel")) == [Receipt.CONFIRMED]
+    assert await publish(connection, parcel(b"on another channel")) == [Receipt.CONFIRMED]
 
 
 async def test_of_many_under_way_no_neighbour_of_a_refused_one_is_told_that_it_was(
-    under_test: BrokerUnderTest,
+    connection: Connection,
 ) -> None:
     """The name is so long that RabbitMQ cuts off its own error text."""
     refused = Parcel("moor.nowhere" + "e" * 110, "k" * 255, b"")
-    async with connected(under_test.broker(), world()) as connection:
-        publishing = await connection.open_publishing()
-        told = await within_patience(
-            asyncio.gather(
-                *(publishing.publish(refused if n == 20 else parcel(n)) for n in range(40)),
-                return_exceptions=True,
-            )
+    publishing = await connection.open_publishing()
+    told = await within_patience(
+        asyncio.gather(
+            *(publishing.publish(refused if n == 20 else parcel(n)) for n in range(40)),
+            return_exceptions=True,
         )
-        assert all(each is Receipt.CONFIRMED or isinstance(each, Interrupted) for each in told[:20])
-        assert isinstance(told[20], NotFound | OneWasRefused)
-        assert all(isinstance(each, Interrupted) for each in told[21:])
+    )
+    assert all(each is Receipt.CONFIRMED or isinstance(each, Interrupted) for each in told[:20])
+    assert isinstance(told[20], NotFound | OneWasRefused)
+    assert all(isinstance(each, Interrupted) for each in told[21:])
 
-        alone = await connection.open_publishing()
-        with pytest.raises(NotFound):
-            await within_patience(alone.publish(refused))
+    alone = await connection.open_publishing()
+    with pytest.raises(NotFound):
+        await within_patience(alone.publish(refused))
 
 
 @pytest.mark.parametrize(
@@ -201,16 +191,15 @@ async def test_a_parcel_goes_to_every_queue_that_is_bound_but_once_to_each(
         assert bodies(await drain(connection, other.name, 2)) == [1, 2]
 
 
-async def test_the_default_exchange_reaches_a_queue_by_its_name(under_test: BrokerUnderTest) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        receipts = await publish(
-            connection,
-            Parcel("", WORK.name, b"1", mandatory=True),
-            Parcel("", "town.nobody", b"2", mandatory=True),
-        )
+async def test_the_default_exchange_reaches_a_queue_by_its_name(connection: Connection) -> None:
+    receipts = await publish(
+        connection,
+        Parcel("", WORK.name, b"1", mandatory=True),
+        Parcel("", "town.nobody", b"2", mandatory=True),
+    )
 
-        assert receipts == [Receipt.CONFIRMED, Receipt.UNROUTABLE]
-        assert bodies(await drain(connection, WORK.name, 1)) == [1]
+    assert receipts == [Receipt.CONFIRMED, Receipt.UNROUTABLE]
+    assert bodies(await drain(connection, WORK.name, 1)) == [1]
 
 
 @pytest.mark.parametrize("queue", [WORK, QUESTIONS], ids=lambda queue: queue.kind.value)
@@ -260,16 +249,13 @@ async def test_the_whole_topology_can_be_declared_again_and_again(under_test: Br
     ],
     ids=["another kind", "another length", "another limit of deliveries", "another durability"],
 )
-async def test_what_stands_otherwise_is_not_declared_over(
-    under_test: BrokerUnderTest, other: Objects
-) -> None:
-    async with connected(under_test.broker(), world()) as connection:
-        with pytest.raises(Refusal):
-            await connection.declare(other)
+async def test_what_stands_otherwise_is_not_declared_over(connection: Connection, other: Objects) -> None:
+    with pytest.raises(Refusal):
+        await connection.declare(other)
 
-        # Only the declaration is refused; the connection goes on.
-        await publish_bodies(connection, 1)
-        assert bodies(await drain(connection, WORK.name, 1)) == [1]
+    # Only the declaration is refused; the connection goes on.
+    await publish_bodies(connection, 1)
+    assert bodies(await drain(connection, WORK.name, 1)) == [1]
 
 
 FOREIGN = Exchange("not.ours", durable=False, foreign=True)
@@ -287,15 +273,14 @@ async def test_a_foreign_exchange_is_bound_to_where_it_exists(under_test: Broker
         assert bodies(await drain(connection, HEARS_FOREIGN.name, 1)) == [1]
 
 
-async def test_what_is_not_there_is_not_found(under_test: BrokerUnderTest) -> None:
+async def test_what_is_not_there_is_not_found(connection: Connection) -> None:
     nowhere = Queue("town.lost", QueueKind.WORK, (Binding("moor.nowhere", "#"),))
-    async with connected(under_test.broker(), world()) as connection:
-        with pytest.raises(NotFound):
-            await connection.depth("town.nobody")
-        with pytest.raises(NotFound):
-            await connection.open_consuming("town.nobody", prefetch=1)
-        with pytest.raises(NotFound):
-            await connection.declare(Objects(queues=(nowhere,)))
+    with pytest.raises(NotFound):
+        await connection.depth("town.nobody")
+    with pytest.raises(NotFound):
+        await connection.open_consuming("town.nobody", prefetch=1)
+    with pytest.raises(NotFound):
+        await connection.declare(Objects(queues=(nowhere,)))
 
 
 async def test_an_answer_queue_belongs_to_its_connection_alone(under_test: BrokerUnderTest) -> None:

@@ -19,7 +19,7 @@ from ironic_sync.settings import Inbox
 from kit.parts import Status, Supervised
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import connected, publish, until_depth, within_patience
-from tests.contracts.stage import CELLS, SETTINGS, dead_letters, declared, send, station
+from tests.contracts.stage import CELLS, SETTINGS, dead_letters, send, station
 from tests.running import closing
 from tests.waiting import until
 
@@ -175,9 +175,8 @@ async def test_the_role_ironic_may_read_and_bind_again_and_no_more(under_test: B
 
 
 async def test_a_body_that_cannot_be_read_is_a_dead_letter_that_says_where_it_came_from(
-    under_test: BrokerUnderTest,
+    under_test: BrokerUnderTest, broker: Broker
 ) -> None:
-    broker = await declared(under_test)
     body = b"\xff half a node\n and more"
     async with station(broker) as here, connected(under_test.broker(), THEIRS) as ironic:
         async with hearing(under_test.broker()) as reader:
@@ -192,8 +191,7 @@ async def test_a_body_that_cannot_be_read_is_a_dead_letter_that_says_where_it_ca
     assert (letter.origin.exchange, letter.origin.key, letter.where) == (INBOX.exchange, KEY, "ironic-1")
 
 
-async def test_a_letter_from_an_inbox_is_not_replayed(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
+async def test_a_letter_from_an_inbox_is_not_replayed(broker: Broker) -> None:
     await send(broker, Parcel(DEAD, INBOX.queue, b"{}", mandatory=True))
     async with connected(broker) as connection:
         await until_depth(connection, "dead", 1)

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from bus.broker import Broker
 from bus.message import Message
 from bus.messages.placement import InventoryRefused, ReleaseClaim
 from bus.workers.consuming import Subscription
@@ -20,7 +21,6 @@ from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.stage import (
     SETTINGS,
     WORK,
-    declared,
     line,
     listening,
     number_of,
@@ -89,8 +89,9 @@ def switching(here: Station, lamps: Lamps) -> Worker[Lamps]:
     return Worker(here, Subscription(WORK, {ReleaseClaim: switch}, lamps, outbox=lamps))
 
 
-async def test_what_was_saved_and_not_said_is_said_after_a_crash(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
+async def test_what_was_saved_and_not_said_is_said_after_a_crash(
+    under_test: BrokerUnderTest, broker: Broker
+) -> None:
     lamps = Lamps()
     async with listening(broker, "#") as heard:
         await send(broker, parcel(*(line(order(n)) for n in range(5))))
@@ -109,9 +110,8 @@ async def test_what_was_saved_and_not_said_is_said_after_a_crash(under_test: Bro
 
 
 async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
-    under_test: BrokerUnderTest,
+    under_test: BrokerUnderTest, broker: Broker
 ) -> None:
-    broker = await declared(under_test)
     lamps = Lamps()
     lamps.kept |= {OutboxKey(1 + n): shining(n) for n in range(7)}
     async with listening(broker, "#") as heard:

@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from bus.broker import Broker
 from bus.codec import CODEC, known_messages
 from bus.message import Parcel
 from bus.messages.build import BuildInstance
@@ -55,9 +56,8 @@ async def test_an_order_that_no_queue_takes_is_an_error(under_test: BrokerUnderT
             await client.publisher.send(order(1, cell="no.such.cell"))
 
 
-async def test_builds_of_several_projects_share_no_parcel(under_test: BrokerUnderTest) -> None:
+async def test_builds_of_several_projects_share_no_parcel(broker: Broker) -> None:
     """The project is in the routing key, and a message counts only under its own key."""
-    broker = await declared(under_test)
     builds = [
         BuildInstance(request_id=RequestId(UUID(int=number)), project=project)
         for number, project in enumerate(("shop", "bank", "", "shop"))
@@ -77,8 +77,7 @@ async def test_builds_of_several_projects_share_no_parcel(under_test: BrokerUnde
     }
 
 
-async def test_a_feed_is_heard_and_its_gaps_are_seen(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
+async def test_a_feed_is_heard_and_its_gaps_are_seen(under_test: BrokerUnderTest, broker: Broker) -> None:
     heard: list[int] = []
 
     async with station(broker) as client, station(broker, "p1") as ears:
@@ -127,8 +126,9 @@ async def test_a_full_queue_holds_the_publisher_back_until_there_is_room(under_t
 
 
 @pytest.mark.hits("messages are refused: too many wait for the broker")
-async def test_under_an_alarm_what_waits_is_bounded_and_shares_parcels(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
+async def test_under_an_alarm_what_waits_is_bounded_and_shares_parcels(
+    under_test: BrokerUnderTest, broker: Broker
+) -> None:
     memory = Remembering()
     held = Station(broker, "held", settings=structs.replace(SETTINGS, messages_waiting_max=1000))
     await held.publisher.send(order(0))
@@ -164,9 +164,8 @@ async def test_under_an_alarm_what_waits_is_bounded_and_shares_parcels(under_tes
 
 
 async def test_a_publisher_that_was_closed_takes_nothing_and_forgets_nobody(
-    under_test: BrokerUnderTest,
+    under_test: BrokerUnderTest, broker: Broker
 ) -> None:
-    broker = await declared(under_test)
     impatient = Station(broker, "impatient", settings=structs.replace(SETTINGS, drain_ms_max=50))
     await impatient.publisher.send(order(0))
     await under_test.set_alarm(on=True)
@@ -180,8 +179,9 @@ async def test_a_publisher_that_was_closed_takes_nothing_and_forgets_nobody(
     await under_test.set_alarm(on=False)
 
 
-async def test_nothing_confirmed_is_lost_when_connections_are_cut(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
+async def test_nothing_confirmed_is_lost_when_connections_are_cut(
+    under_test: BrokerUnderTest, broker: Broker
+) -> None:
     memory = Remembering()
 
     async with station(broker) as client, working(broker, memory):
@@ -196,9 +196,8 @@ async def test_nothing_confirmed_is_lost_when_connections_are_cut(under_test: Br
 
 @pytest.mark.hits("part %r fails, trying again: %s", "part %r works again; it has failed %d times so far")
 async def test_a_consumer_whose_queue_was_deleted_comes_back_when_it_stands_again(
-    under_test: BrokerUnderTest,
+    under_test: BrokerUnderTest, broker: Broker
 ) -> None:
-    broker = await declared(under_test)
     memory = Remembering()
 
     async with station(broker) as client, working(broker, memory) as worker:
@@ -214,9 +213,8 @@ async def test_a_consumer_whose_queue_was_deleted_comes_back_when_it_stands_agai
 
 @pytest.mark.parametrize("length", [10, 110], ids=["short", "cut off by the broker"])
 async def test_those_that_the_broker_refuses_are_told_and_their_neighbours_arrive(
-    under_test: BrokerUnderTest, length: int
+    broker: Broker, length: int
 ) -> None:
-    broker = await declared(under_test)
     memory = Remembering()
     refused = Parcel("moor." + "x" * length, "k" * 255, b"{}", mandatory=True)
 
@@ -237,8 +235,7 @@ async def test_those_that_the_broker_refuses_are_told_and_their_neighbours_arriv
 
 
 @pytest.mark.hits("an answer is dropped: nobody waits for it any more")
-async def test_an_answer_to_what_is_no_address_harms_nobody_else(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
+async def test_an_answer_to_what_is_no_address_harms_nobody_else(broker: Broker) -> None:
     addresses = ("a" * 200, "a" * 255, "a" * 256, "\u00e4" * 200, "", "\0", "#", "the number comes here")
 
     async with station(broker) as client:

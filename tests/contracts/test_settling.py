@@ -65,8 +65,7 @@ pytestmark = pytest.mark.asyncio
     "a batch has failed: its messages are handled one by one",
     "a message has failed, and returns to its queue",
 )
-async def test_one_that_fails_is_tried_again_by_itself(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
+async def test_one_that_fails_is_tried_again_by_itself(broker: Broker) -> None:
     tries: list[int] = []
 
     def fail_twice(number: int) -> None:
@@ -88,9 +87,7 @@ async def test_one_that_fails_is_tried_again_by_itself(under_test: BrokerUnderTe
     await until_empty(broker)
 
 
-async def test_a_poison_is_buried_with_reason_attempts_and_where(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
-
+async def test_a_poison_is_buried_with_reason_attempts_and_where(broker: Broker) -> None:
     memory = failing(Poison("asks for minus one host"), 2)
 
     async with working(broker, memory, name="placement-7"):
@@ -109,11 +106,7 @@ async def test_a_poison_is_buried_with_reason_attempts_and_where(under_test: Bro
 
 
 @pytest.mark.hits("dead letter from %s: %s")
-async def test_one_that_always_fails_is_buried_when_its_attempts_are_used_up(
-    under_test: BrokerUnderTest,
-) -> None:
-    broker = await declared(under_test)
-
+async def test_one_that_always_fails_is_buried_when_its_attempts_are_used_up(broker: Broker) -> None:
     memory = failing(RuntimeError("a bug of ours"), 1)
     few = varied(SETTINGS, ATTEMPTS_MAX=3)
 
@@ -126,11 +119,7 @@ async def test_one_that_always_fails_is_buried_when_its_attempts_are_used_up(
     assert letter.attempts == 2
 
 
-async def test_one_at_which_two_processes_meet_a_bug_is_given_up_with_its_traceback(
-    under_test: BrokerUnderTest,
-) -> None:
-    broker = await declared(under_test)
-
+async def test_one_at_which_two_processes_meet_a_bug_is_given_up_with_its_traceback(broker: Broker) -> None:
     memory = failing(RuntimeError("a bug of ours " + "é" * 500), 1)
     # It ends before its pause does.
     patient = varied(SETTINGS, RETRY_DELAY_MS_FIRST=60_000, RETRY_DELAY_MS_MAX=60_000)
@@ -160,10 +149,8 @@ class Even(random.Random):
 
 @pytest.mark.hits("a message has met a bug in this process: it is passed on to another")
 async def test_messages_that_take_turns_do_not_come_to_the_process_that_failed_at_them_alone(
-    under_test: BrokerUnderTest,
+    broker: Broker,
 ) -> None:
-    broker = await declared(under_test)
-
     memory = failing(RuntimeError("a bug of ours"))
     even = varied(SETTINGS, RETRY_DELAY_MS_FIRST=PAUSE_MS, RETRY_DELAY_MS_MAX=PAUSE_MS)
     clock = asyncio.get_running_loop().time
@@ -186,9 +173,8 @@ async def test_messages_that_take_turns_do_not_come_to_the_process_that_failed_a
 
 @pytest.mark.parametrize("value", [b"1", b"19", b"20", b"25", b"-1", b"1.5", b"null", b'"20"', b"9" * 30])
 async def test_a_client_does_not_choose_how_often_its_message_counts_as_tried(
-    under_test: BrokerUnderTest, value: bytes
+    broker: Broker, value: bytes
 ) -> None:
-    broker = await declared(under_test)
     memory = Remembering()
     tried_often = line(order(1))[:-1] + b',"attempts":' + value + b"}"
     headers: dict[str, str | int] = {message.ATTEMPTS: 19, message.WAITS: 19, "x-delivery-count": 19}
@@ -206,8 +192,7 @@ async def test_a_client_does_not_choose_how_often_its_message_counts_as_tried(
     await until_empty(broker)
 
 
-async def test_a_message_that_cannot_be_read_is_counted_too(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
+async def test_a_message_that_cannot_be_read_is_counted_too(broker: Broker) -> None:
     memory = Remembering()
     few = varied(SETTINGS, ATTEMPTS_MAX=3)
 
@@ -223,8 +208,7 @@ async def test_a_message_that_cannot_be_read_is_counted_too(under_test: BrokerUn
 
 
 @pytest.mark.hits("a message is refused, and its sender is told why")
-async def test_each_message_of_a_parcel_counts_by_its_own_type_and_cell(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
+async def test_each_message_of_a_parcel_counts_by_its_own_type_and_cell(broker: Broker) -> None:
     memory = Remembering()
     removal = RemoveFromCell(
         cell="c1",
@@ -246,10 +230,7 @@ async def test_each_message_of_a_parcel_counts_by_its_own_type_and_cell(under_te
     assert "'remove' counts only under the key 'remove.c1'" in reasons[1]
 
 
-async def test_malformed_unknown_and_oversized_messages_are_buried_with_reasons(
-    under_test: BrokerUnderTest,
-) -> None:
-    broker = await declared(under_test)
+async def test_malformed_unknown_and_oversized_messages_are_buried_with_reasons(broker: Broker) -> None:
     memory = Remembering()
     good = [line(order(n)) for n in range(3)]
     wrong_field = line(order(9)).replace(b'"attempt":1', b'"attempt":"one"')
@@ -296,9 +277,8 @@ async def die(
 @pytest.mark.hits("a message that has come back often is handled alone")
 @pytest.mark.parametrize(("each_parcel", "attempts_max"), [(10, 12), (1, 20)])
 async def test_one_that_kills_its_worker_is_found_without_its_neighbours(
-    under_test: BrokerUnderTest, each_parcel: int, attempts_max: int
+    broker: Broker, each_parcel: int, attempts_max: int
 ) -> None:
-    broker = await declared(under_test)
     memory = failing(Killed(), 13)
     few = varied(SETTINGS, ATTEMPTS_MAX=attempts_max)
     starts = range(0, 30, each_parcel)
@@ -318,10 +298,10 @@ async def test_one_that_kills_its_worker_is_found_without_its_neighbours(
 
 @pytest.mark.parametrize("items_per_parcel", [1, 20])
 async def test_ten_workers_that_die_with_all_they_may_hold_lose_and_bury_nothing(
-    under_test: BrokerUnderTest, items_per_parcel: int
+    broker: Broker, items_per_parcel: int
 ) -> None:
     settings, never = varied(SETTINGS, prefetch=200), asyncio.Event()
-    broker, count = await declared(under_test), settings.prefetch
+    count = settings.prefetch
     starts = range(0, count, items_per_parcel)
     await send(broker, *[parcel(*(line(order(at + n)) for n in range(items_per_parcel))) for at in starts])
     connection = await broker.connect()
@@ -342,8 +322,7 @@ async def test_ten_workers_that_die_with_all_they_may_hold_lose_and_bury_nothing
 
 
 @pytest.mark.hits("a batch has failed for the moment, and is handled again", "waiting for a server: %s")
-async def test_what_is_transient_is_tried_where_it_is(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
+async def test_what_is_transient_is_tried_where_it_is(broker: Broker) -> None:
     problems = [
         Transient("deadlock"),
         Unavailable("no database"),
@@ -366,8 +345,7 @@ async def test_what_is_transient_is_tried_where_it_is(under_test: BrokerUnderTes
 
 
 @pytest.mark.hits("%s: left for a newer worker on %s")
-async def test_a_newer_version_from_a_worker_waits_for_a_newer_worker(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
+async def test_a_newer_version_from_a_worker_waits_for_a_newer_worker(broker: Broker) -> None:
     memory = Remembering()
     newer = line(order(1), version=2)
     await send(broker, parcel(line(order(0))), parcel(newer, line(order(2))), parcel(line(order(3))))
@@ -384,9 +362,8 @@ async def test_a_newer_version_from_a_worker_waits_for_a_newer_worker(under_test
 
 
 async def test_the_end_of_a_batch_whose_connection_is_gone_settles_nothing_that_came_since(
-    under_test: BrokerUnderTest,
+    under_test: BrokerUnderTest, broker: Broker
 ) -> None:
-    broker = await declared(under_test)
     opens = asyncio.Event()
     memory = Remembering(gate=opens)
     await send(broker, *(parcel(line(order(number))) for number in range(3)))
@@ -405,9 +382,8 @@ async def test_the_end_of_a_batch_whose_connection_is_gone_settles_nothing_that_
 
 @pytest.mark.hits("a message of a newer version has waited for a newer worker in vain")
 async def test_a_newer_version_is_offered_to_newer_workers_for_so_long_and_then_buried(
-    under_test: BrokerUnderTest,
+    broker: Broker,
 ) -> None:
-    broker = await declared(under_test)
     impatient = varied(SETTINGS, NEWER_DELAY_MS=5, NEWER_WAITS_MAX=10)
     memory = Remembering()
 
@@ -463,9 +439,8 @@ async def test_a_newer_version_from_anybody_but_a_worker_is_buried_at_once(
     ["placement.questions", "conductor.c1.questions", application_queue("scheduler.questions", SHOP.name)],
 )
 async def test_a_question_that_kills_is_buried_though_its_queue_does_not_count(
-    under_test: BrokerUnderTest, questions: str
+    under_test: BrokerUnderTest, broker: Broker, questions: str
 ) -> None:
-    broker = await declared(under_test)
     await under_test.declare(objects_of_application(SHOP))
     memory = failing(Killed(), 1)
     few = varied(SETTINGS, ATTEMPTS_MAX=4)
@@ -543,10 +518,7 @@ async def test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm(
     await connection.close()
 
 
-async def test_hundreds_of_dead_letters_are_dropped_at_once_and_their_neighbours_stay(
-    under_test: BrokerUnderTest,
-) -> None:
-    broker = await declared(under_test)
+async def test_hundreds_of_dead_letters_are_dropped_at_once_and_their_neighbours_stay(broker: Broker) -> None:
     await send(broker, *(Parcel(DEAD, ("a", "b")[n % 2], b"%d" % n) for n in range(600)))
     async with closing(await broker.connect()) as (connection,):
 
@@ -563,8 +535,7 @@ async def test_hundreds_of_dead_letters_are_dropped_at_once_and_their_neighbours
         assert await dead_letters(broker, 0) == []
 
 
-async def test_stopping_finishes_what_is_in_hand_and_gives_the_rest_back(under_test: BrokerUnderTest) -> None:
-    broker = await declared(under_test)
+async def test_stopping_finishes_what_is_in_hand_and_gives_the_rest_back(broker: Broker) -> None:
     first, second = Remembering(), Remembering()
     small = varied(SETTINGS, BATCH_ITEMS_MAX=10)
 
