@@ -104,11 +104,6 @@ def an_active(number: int, *, sequence: int = 101, cell: str = "c1", host: str =
     return InstanceActive(cell=cell, instance=state)
 
 
-async def _accept(store: SchedulerStore, *requests: NewRequest) -> list[Acceptance]:
-    async with store.transaction() as transaction:
-        return list(await transaction.accept(requests))
-
-
 async def _delete(store: SchedulerStore, at: datetime, *numbers: int) -> None:
     async with store.transaction() as transaction:
         rows = await transaction.lock([instance(number) for number in numbers])

@@ -29,6 +29,7 @@ STORES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 
 Again = Callable[[str], Awaitable[SqlComputeStore]]
 S = TypeVar("S", bound=Closes)
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -94,6 +95,17 @@ def open_ironic_stores(kind: str, count: int) -> AbstractAsyncContextManager[tup
         lambda: [MemoryIronicStore()] * count,
         lambda url: [IronicStore(url) for _ in range(count)],
     )
+
+
+@asynccontextmanager
+async def undone(
+    transaction: AbstractAsyncContextManager[T], error: type[BaseException] = ZeroDivisionError
+) -> AsyncIterator[T]:
+    """This transaction fails at the end of the block."""
+    with pytest.raises(error):  # noqa: PT012 - what the block does, and the error
+        async with transaction as begun:
+            yield begun
+            raise error
 
 
 @asynccontextmanager

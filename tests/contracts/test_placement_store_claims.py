@@ -37,6 +37,7 @@ from tests.contracts.placement_orders import (
     provider,
 )
 from tests.contracts.store_client import StoreClient
+from tests.contracts.stores import undone
 
 pytestmark = pytest.mark.asyncio
 
@@ -70,19 +71,11 @@ async def test_a_transaction_that_fails_changes_nothing(client: StoreClient) -> 
     await client.ask(a_claim(a_share(HOST), DB))
     before = await client.providers(), await client.row(DB)
 
-    class PowerCutError(Exception):
-        pass
-
-    async def interrupted() -> None:
-        async with client.store.transaction() as tx:
-            orders = a_claim(TWO_CPUS, WEB), a_release(DB)
-            ledger = await tx.lock_claims(keys_of_orders(orders))
-            asked = [Sent(order) for order in orders]
-            await tx.write_claims(decide_claims(ledger, asked, NOON, HORIZON).changes)
-            raise PowerCutError
-
-    with pytest.raises(PowerCutError):
-        await interrupted()
+    async with undone(client.store.transaction()) as tx:
+        orders = a_claim(TWO_CPUS, WEB), a_release(DB)
+        ledger = await tx.lock_claims(keys_of_orders(orders))
+        asked = [Sent(order) for order in orders]
+        await tx.write_claims(decide_claims(ledger, asked, NOON, HORIZON).changes)
 
     assert (await client.providers(), await client.row(DB)) == before
     assert (await client.row(WEB)).attempt == 0

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -41,7 +40,7 @@ from tests.contracts.placement_orders import (
 )
 from tests.contracts.sql_stores import LOCKS_AWAITED, migrated_database
 from tests.contracts.store_client import StoreClient, names
-from tests.contracts.stores import STORES, open_store
+from tests.contracts.stores import STORES, open_store, undone
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -135,18 +134,13 @@ async def test_the_feed_tells_which_provider_is_gone_at_which_revision(
 
 
 async def test_what_was_rolled_back_is_not_told(client: StoreClient, feed: ChangeFeed) -> None:
-    async def cancelled() -> None:
-        async with client.store.transaction() as tx:
-            await tx.lock_claims(keys_of_orders((a_claim(),)))
-            await tx.write_claims(
-                ClaimChanges(
-                    touched=(Touched(HOST, 9, NOTHING_USED),), claimed=(Holder(consumer=WEB, attempt=1),)
-                )
+    async with undone(client.store.transaction(), asyncio.CancelledError) as tx:
+        await tx.lock_claims(keys_of_orders((a_claim(),)))
+        await tx.write_claims(
+            ClaimChanges(
+                touched=(Touched(HOST, 9, NOTHING_USED),), claimed=(Holder(consumer=WEB, attempt=1),)
             )
-            raise asyncio.CancelledError
-
-    with pytest.raises(asyncio.CancelledError):
-        await cancelled()
+        )
 
     read = await feed.read()
     assert read == Unpublished(cursor=read.cursor)
@@ -398,16 +392,14 @@ async def test_a_pruner_that_waits_takes_nothing_back_that_is_published_meanwhil
         async with store.lead_feed() as feed:
             assert feed is not None
             await feed.mark(1, (await feed.read()).cursor)
-            with suppress(LookupError):
-                async with other.writing() as first:
-                    assert await first.fetch("DELETE FROM change_log RETURNING 1")
-                    pruning = asyncio.create_task(store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING))
-                    await until(is_waiting, "the pruner waits for a row")
-                    await client.ask(a_claim())
-                    published = (await feed.read()).cursor
-                    await feed.mark(2, published)
-                    # Its delete is undone, and the pruner goes on.
-                    raise LookupError
+            # Its delete is undone, and the pruner goes on.
+            async with undone(other.writing()) as first:
+                assert await first.fetch("DELETE FROM change_log RETURNING 1")
+                pruning = asyncio.create_task(store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING))
+                await until(is_waiting, "the pruner waits for a row")
+                await client.ask(a_claim())
+                published = (await feed.read()).cursor
+                await feed.mark(2, published)
             assert await pruning > 0
         async with other.reading() as transaction:
             ((stored,),) = await transaction.fetch("SELECT cursor FROM feed")
