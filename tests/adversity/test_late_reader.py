@@ -17,7 +17,6 @@ from kit.times import now
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import Sent
 from placement_worker.store_sql import PlacementStore, PlacementTransaction
-from placement_worker.store_sql.log import ChangeFeed
 from tests.contracts.placement_orders import (
     DB,
     HORIZON,
@@ -31,7 +30,7 @@ from tests.contracts.placement_orders import (
     consumer,
 )
 from tests.contracts.sql_stores import end_sessions
-from tests.contracts.store_client import StoreClient
+from tests.contracts.store_client import StoreClient, leading
 from tests.running import closing
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
@@ -42,17 +41,14 @@ EARLY = a_claim(a_share(OTHER_HOST), DB)
 
 @pytest_asyncio.fixture
 async def client(url: str) -> AsyncIterator[StoreClient]:
-    store = PlacementStore(url)
-    client = StoreClient(store)
-    await client.report(a_host("host-1"), a_host("host-2"))
-    yield client
-    await store.close()
+    async with closing(PlacementStore(url)) as (store,):
+        client = StoreClient(store)
+        await client.report(a_host("host-1"), a_host("host-2"))
+        yield client
 
 
 async def test_what_commits_late_is_found_by_the_next_reading(client: StoreClient) -> None:
-    async with _leading(client.store) as feed:
-        await _mark_all(feed)
-
+    async with leading(client.store) as feed:
         async with _committing_late(client):
             meanwhile = await feed.read()
             await feed.mark(2, meanwhile.cursor)
@@ -69,8 +65,7 @@ async def test_what_commits_late_is_in_none_of_the_pages_before_and_in_the_next(
     end and is still open.
     """
     others = [consumer(f"vm-{number}") for number in range(4)]
-    async with _leading(client.store) as feed:
-        await _mark_all(feed)
+    async with leading(client.store) as feed:
         told: list[tuple[Holder, ...]] = []
 
         async def read(entries_max: int) -> bool:
@@ -98,15 +93,12 @@ async def test_what_commits_late_is_among_the_changes_since_a_cursor_that_did_no
 ) -> None:
     async with _committing_late(client):
         meanwhile = (await client.store.snapshot_page(0, 10)).cursor
-    page = await client.store.changes_page(meanwhile, 0, 10)
 
-    assert page is not None
-    assert [state.id for state in page.providers] == [HOST]
+    assert [state.id for state in (await client.changes(meanwhile)).providers] == [HOST]
 
 
 async def test_late_rows_are_not_pruned_before_they_were_read(client: StoreClient) -> None:
-    async with _leading(client.store) as feed:
-        await _mark_all(feed)
+    async with leading(client.store) as feed:
         async with _committing_late(client):
             await feed.mark(2, (await feed.read()).cursor)
         await client.store.prune(ended_before=NOON, logged_before=now())
@@ -117,45 +109,26 @@ async def test_late_rows_are_not_pruned_before_they_were_read(client: StoreClien
 
 
 async def test_who_did_not_see_what_was_committed_late_and_forgotten_is_told_so(client: StoreClient) -> None:
-    async with _leading(client.store) as feed:
+    async with leading(client.store) as feed:
         async with _committing_late(client):
             meanwhile = (await client.store.snapshot_page(0, 10)).cursor
-        await _mark_all(feed)
+        await feed.mark(2, (await feed.read()).cursor)
         await client.store.prune(ended_before=NOON, logged_before=now())
 
         assert await client.store.changes_since(meanwhile) is None
         assert await client.store.changes_page(meanwhile, 0, 10) is None
 
 
-async def test_of_two_processes_one_publishes_and_the_other_takes_over_when_it_ends(
-    client: StoreClient, url: str
-) -> None:
-    async with closing(PlacementStore(url)) as (other,):
-        async with _leading(client.store) as feed:
-            async with other.lead_feed() as second:
-                assert second is None
-            first_term = feed.published.term
-        async with _leading(other) as successor:
-            assert successor.published.term == first_term + 1
-
-
 async def test_whoever_publishes_and_loses_its_connection_leads_no_longer(
     client: StoreClient, url: str
 ) -> None:
-    async with closing(PlacementStore(url)) as (other,), _leading(client.store) as feed:
+    async with closing(PlacementStore(url)) as (other,), leading(client.store) as feed:
         await end_sessions(url)
 
-        async with _leading(other) as successor:
+        async with leading(other) as successor:
             assert successor.published.term == feed.published.term + 1
         with pytest.raises(Unavailable):
             await feed.read()
-
-
-@asynccontextmanager
-async def _leading(store: PlacementStore) -> AsyncIterator[ChangeFeed]:
-    async with store.lead_feed() as feed:
-        assert feed is not None
-        yield feed
 
 
 @asynccontextmanager
@@ -170,7 +143,3 @@ async def _committing_late(client: StoreClient) -> AsyncIterator[None]:
 async def _write(transaction: PlacementTransaction, order: ClaimResources) -> None:
     ledger = await transaction.lock_claims(keys_of_orders([order]))
     await transaction.write_claims(decide_claims(ledger, [Sent(order)], NOON, HORIZON).changes)
-
-
-async def _mark_all(feed: ChangeFeed) -> None:
-    await feed.mark(1, (await feed.read()).cursor)

@@ -1,21 +1,34 @@
 """A client that brings orders and reports to a store as placement's handlers do, one transaction a batch, and reads them back."""
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from typing import Protocol, TypeVar
 
-from bus.messages.placement import ReportInventory, ReportVerdict
+from bus.messages.administration import WriteVerdict
+from bus.messages.audit import MendConsumer
+from bus.messages.placement import ReportInventory, ReportVerdict, SnapshotPage
 from engine.inventories import ConsumerId, ProviderId, ProviderState, ResourceAmount
 from engine.refusals import ClaimVerdict
 from kit.errors import Transient
+from placement_worker.core.allocation_writes import decide_mends, keys_of_mends
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import BatchDecision, ClaimChanges, ClaimOrder, Consumer, Ledger, Sent
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.store_sql import PlacementStore
+from placement_worker.store_sql.log import ChangeFeed
 from tests.contracts.placement_orders import HORIZON, NOON, VOCABULARY, a_release
 
 TRIES_MAX = 100
 ClaimDecision = BatchDecision[ClaimVerdict, ClaimChanges]
+
+
+class Page(Protocol):
+    @property
+    def next(self) -> int | None: ...
+
+
+P = TypeVar("P", bound=Page)
 
 
 class StoreClient:
@@ -61,6 +74,16 @@ class StoreClient:
         (verdict,) = await self.report(report)
         return verdict
 
+    async def mend(self, *mends: MendConsumer) -> tuple[WriteVerdict, ...]:
+        async with self.store.transaction() as tx:
+            decision = decide_mends(await tx.lock_claims(keys_of_mends(mends)), mends, VOCABULARY, NOON)
+            await tx.write_claims(decision.changes)
+        return decision.verdicts
+
+    async def recount(self) -> None:
+        async with self.store.transaction() as tx:
+            await tx.recount()
+
     async def ledger(self, *orders: ClaimOrder) -> Ledger:
         """The ledger that these orders would be judged by."""
         async with self.store.transaction() as tx:
@@ -77,19 +100,39 @@ class StoreClient:
         return frozenset((await self.ledger(a_release(who))).held.get(who.int, ()))
 
     async def providers(self, page: int = 1000) -> dict[ProviderId, ProviderState]:
-        states: dict[ProviderId, ProviderState] = {}
-        after: int | None = 0
-        while after is not None:
-            read = await self.store.snapshot_page(after, page)
-            states |= {state.id: state for state in read.providers}
-            after = read.next
-        return states
+        pages = await pages_of(lambda after: self.store.snapshot_page(after, page))
+        return {state.id: state for each in pages for state in each.providers}
+
+    async def changes(self, since: str, after: int = 0, limit: int = 10) -> SnapshotPage:
+        """Since a cursor that the log has not forgotten."""
+        page = await self.store.changes_page(since, after, limit)
+        assert page is not None
+        return page
 
     async def provider(self, which: ProviderId) -> ProviderState:
         return (await self.providers())[which]
 
     async def used(self, which: ProviderId) -> dict[str, int]:
         return used(await self.provider(which))
+
+
+@asynccontextmanager
+async def leading(store: PlacementStore) -> AsyncIterator[ChangeFeed]:
+    """The feed of the one leader, which has read everything so far."""
+    async with store.lead_feed() as feed:
+        assert feed is not None
+        await feed.mark(1, (await feed.read()).cursor)
+        yield feed
+
+
+async def pages_of(read: Callable[[int], Awaitable[P]]) -> list[P]:
+    """All pages, each of them read behind the one before it."""
+    pages: list[P] = []
+    after: int | None = 0
+    while after is not None:
+        pages.append(await read(after))
+        after = pages[-1].next
+    return pages
 
 
 def used(state: ProviderState) -> dict[str, int]:

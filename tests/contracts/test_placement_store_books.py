@@ -1,26 +1,21 @@
 """An audit's reads and writes, on each store: pages of consumers, mends by compare-and-set, and the recount."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from msgspec import structs
 
-from bus.messages.administration import ConsumerMoved, Done, WriteVerdict
+from bus.messages.administration import ConsumerMoved, Done
 from bus.messages.audit import BookEntry, MendConsumer, MendedClaim, SeenConsumer
 from engine.refusals import Released
 from kit.sql import open_database, write_once
 from kit.times import now
-from placement_worker.core.allocation_writes import decide_mends, keys_of_mends
 from placement_worker.store_sql import PlacementStore, consumers
 from tests.contracts.placement_orders import (
     DB,
     GROUP,
     HOST,
-    NOON,
     OTHER_HOST,
-    VOCABULARY,
     WEB,
     a_claim,
     a_host,
@@ -31,37 +26,15 @@ from tests.contracts.placement_orders import (
 )
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.store_client import StoreClient
-from tests.contracts.stores import STORES, open_store
+from tests.contracts.stores import open_store
 from tests.running import closing
 
 pytestmark = pytest.mark.asyncio
 
 
-class MendingClient(StoreClient):
-    async def mend(self, *mends: MendConsumer) -> tuple[WriteVerdict, ...]:
-        async with self.store.transaction() as tx:
-            ledger = await tx.lock_claims(keys_of_mends(mends))
-            decision = decide_mends(ledger, mends, VOCABULARY, NOON)
-            await tx.write_claims(decision.changes)
-        return decision.verdicts
-
-    async def entry(self) -> BookEntry:
-        (entry,) = await self.store.book_entries([WEB], None)
-        return entry
-
-
-@pytest_asyncio.fixture(params=STORES)
-async def client(request: pytest.FixtureRequest) -> AsyncIterator[MendingClient]:
-    """Two hosts with four VCPU each. At the end of each test the audit must find nothing."""
-    async with open_store(request.param) as store:
-        client = MendingClient(store)
-        await client.report(a_host("host-1"), a_host("host-2"))
-        yield client
-        assert await store.audit() == ()
-
-
-def seen(entry: BookEntry) -> SeenConsumer:
-    return SeenConsumer(generation=entry.generation, attempt=entry.attempt, ended=entry.ended)
+async def entry_of_web(client: StoreClient) -> BookEntry:
+    (found,) = await client.store.book_entries([WEB], None)
+    return found
 
 
 CLAIM = MendedClaim(
@@ -69,7 +42,7 @@ CLAIM = MendedClaim(
 )
 
 
-async def test_the_consumers_that_hold_something_come_page_by_page(client: MendingClient) -> None:
+async def test_the_consumers_that_hold_something_come_page_by_page(client: StoreClient) -> None:
     names = [consumer(f"c{number}") for number in range(5)]
     await client.ask(*[a_claim(a_share(HOST if n % 2 else OTHER_HOST), who) for n, who in enumerate(names)])
     await client.ask(a_release(names[0]))
@@ -87,7 +60,7 @@ async def test_the_consumers_that_hold_something_come_page_by_page(client: Mendi
 
 
 async def test_which_consumers_are_new_is_read_from_the_log_in_pages(
-    client: MendingClient, monkeypatch: pytest.MonkeyPatch
+    client: StoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumers, "FEED_ENTRIES", 2)
     began = now()
@@ -103,18 +76,18 @@ async def test_which_consumers_are_new_is_read_from_the_log_in_pages(
     assert [each.is_new for each in later] == [False] * 5
 
 
-async def test_a_mend_corrects_amounts_host_and_row_at_once(client: MendingClient) -> None:
+async def test_a_mend_corrects_amounts_host_and_row_at_once(client: StoreClient) -> None:
     await client.ask(a_claim(a_share(HOST, amounts(HOST, VCPU=3))))
     group = structs.replace(GROUP, policy="affinity")
-    mend = MendConsumer(
-        consumer=WEB, seen=seen(await client.entry()), claim=structs.replace(CLAIM, group=group)
-    )
+    before = await entry_of_web(client)
+    seen = SeenConsumer(generation=before.generation, attempt=before.attempt, ended=before.ended)
+    mend = MendConsumer(consumer=WEB, seen=seen, claim=structs.replace(CLAIM, group=group))
 
     assert await client.mend(mend) == (Done(),)
 
-    entry = await client.entry()
-    assert (entry.host, entry.held) == (OTHER_HOST, amounts(OTHER_HOST, VCPU=2))
-    assert (entry.project, entry.user, entry.group, entry.generation) == ("bank", "bob", group.id, 2)
+    mended = await entry_of_web(client)
+    assert (mended.host, mended.held) == (OTHER_HOST, amounts(OTHER_HOST, VCPU=2))
+    assert (mended.project, mended.user, mended.group, mended.generation) == ("bank", "bob", group.id, 2)
     assert await client.mend(mend) == (ConsumerMoved(consumer=WEB, seen=1, current=2),)
     # The instance's own life goes on by its attempt.
     assert await client.ask_one(a_release(WEB)) == Released(freed=True)
@@ -134,7 +107,7 @@ WRONG = (
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 async def test_a_recount_brings_the_numbers_in_line_and_tells_the_pictures(kind: str, statement: str) -> None:
     async with migrated_database(kind) as url, closing(PlacementStore(url)) as (store,):
-        client = MendingClient(store)
+        client = StoreClient(store)
         await client.report(a_host("host-1"), a_host("host-2"))
         await client.ask(a_claim(), a_claim(a_share(OTHER_HOST), DB))
         cursor = (await store.snapshot_page(0, 10)).cursor
@@ -143,7 +116,7 @@ async def test_a_recount_brings_the_numbers_in_line_and_tells_the_pictures(kind:
 
         wrong = {each.id: each for each in (await store.snapshot_page(0, 10)).providers}
 
-        await _recount(store)
+        await client.recount()
 
         assert await store.audit() == ()
         changed = await store.changes_since(cursor)
@@ -164,7 +137,7 @@ async def test_a_recount_brings_the_numbers_in_line_and_tells_the_pictures(kind:
 @pytest.mark.postgresql
 async def test_hosts_may_register_while_the_numbers_are_recounted() -> None:
     async with open_store("postgresql") as store:
-        client = MendingClient(store)
+        client = StoreClient(store)
 
         async def register() -> None:
             for number in range(300):
@@ -173,18 +146,13 @@ async def test_hosts_may_register_while_the_numbers_are_recounted() -> None:
         registering = asyncio.create_task(register())
         recounts = 0
         while not registering.done():
-            await _recount(store)
+            await client.recount()
             recounts += 1
         await registering
 
         assert recounts
         assert len((await store.snapshot_page(0, 1000)).providers) == 300
         assert await store.audit() == ()
-
-
-async def _recount(store: PlacementStore) -> None:
-    async with store.transaction() as tx:
-        await tx.recount()
 
 
 async def _do(url: str, statement: str) -> None:

@@ -36,7 +36,7 @@ from tests.contracts.placement_orders import (
     inventories,
     provider,
 )
-from tests.contracts.store_client import StoreClient
+from tests.contracts.store_client import StoreClient, leading
 from tests.contracts.stores import undone
 
 pytestmark = pytest.mark.asyncio
@@ -122,10 +122,7 @@ async def test_rows_of_releases_that_came_first_are_counted_by_their_cell(client
 
 
 async def test_the_feed_tells_how_many_live_on_a_host(client: StoreClient) -> None:
-    async with client.store.lead_feed() as feed:
-        assert feed is not None
-        first = await feed.read()
-        await feed.mark(1, first.cursor)
+    async with leading(client.store) as feed:
         await client.ask(a_claim(a_share(), WEB), a_claim(a_share(), DB))
 
         assert [usage.consumers for usage in (await feed.read()).usage] == [2]
@@ -183,9 +180,7 @@ async def test_the_feed_tells_the_members_of_a_move_in_an_order_that_readers_can
     client: StoreClient,
 ) -> None:
     await client.report(pool())
-    async with client.store.lead_feed() as feed:
-        assert feed is not None
-        await feed.mark(1, (await feed.read()).cursor)
+    async with leading(client.store) as feed:
         back = a_swap(on(HOST, 1), held=2, attempt=3, returns=MIGRATION, group=GROUP)
         await client.ask(
             a_claim(on(HOST, 1), group=GROUP),

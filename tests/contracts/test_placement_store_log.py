@@ -39,8 +39,8 @@ from tests.contracts.placement_orders import (
     provider,
 )
 from tests.contracts.sql_stores import LOCKS_AWAITED, migrated_database
-from tests.contracts.store_client import StoreClient, names
-from tests.contracts.stores import STORES, open_store, undone
+from tests.contracts.store_client import StoreClient, leading, names, pages_of
+from tests.contracts.stores import STORES, undone
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -51,38 +51,23 @@ AFTER_EVERYTHING = datetime(2100, 1, 1, tzinfo=UTC)
 NOTHING_USED = {"VCPU": 0, "MEMORY_MB": 0}
 
 
-@pytest_asyncio.fixture(params=STORES)
-async def client(request: pytest.FixtureRequest) -> AsyncIterator[StoreClient]:
-    async with open_store(request.param) as store:
-        client = StoreClient(store)
-        await client.report(a_host("host-1"), a_host("host-2"))
-        yield client
-
-
 @pytest_asyncio.fixture
 async def feed(client: StoreClient) -> AsyncIterator[ChangeFeed]:
     """A feed that has read everything so far."""
-    async with client.store.lead_feed() as feed:
-        assert feed is not None
-        await feed.mark(1, (await feed.read()).cursor)
+    async with leading(client.store) as feed:
         yield feed
 
 
 async def test_pages_together_hold_every_provider_once_by_internal_id(client: StoreClient) -> None:
-    for number in range(3, 8):
+    for number in range(4, 8):
         await client.report(a_host(f"host-{number}"))
     await client.report(a_report(a_provider("numa-1", HOST, inventories(VGPU=1))))
     await client.report(a_report(root=provider("host-4"), removed=(provider("host-4"),)))
 
-    pages = []
-    after: int | None = 0
-    while after is not None:
-        page = await client.store.snapshot_page(after, limit=3)
-        pages.append(page.providers)
-        after = page.next
+    pages = await pages_of(lambda after: client.store.snapshot_page(after, limit=3))
 
-    assert [len(page) for page in pages] == [3, 3, 1]
-    together = [state for page in pages for state in page]
+    assert [len(page.providers) for page in pages] == [3, 3, 1]
+    together = [state for page in pages for state in page.providers]
     assert names(together) == ["host-1", "host-2", "host-3", "host-5", "host-6", "host-7", "numa-1"]
     internals = [state.internal for state in together]
     assert internals == sorted(set(internals))
@@ -156,8 +141,7 @@ async def test_a_second_leader_is_turned_away_until_the_first_is_gone(client: St
 
 
 async def test_a_new_leader_starts_a_new_term_where_the_last_one_marked(client: StoreClient) -> None:
-    async with client.store.lead_feed() as feed:
-        assert feed is not None
+    async with leading(client.store) as feed:
         first = feed.published
         await feed.mark(7, (await feed.read()).cursor)
         assert feed.published == LogPosition(term=first.term, position=7)
@@ -177,8 +161,7 @@ async def test_a_leader_whose_term_is_over_publishes_nothing_more(kind: str) -> 
     """It may not notice that the server has ended its session, and another process leads."""
     async with migrated_database(kind) as url:
         store, database = PlacementStore(url), open_database(url)
-        async with store.lead_feed() as feed:
-            assert feed is not None
+        async with leading(store) as feed:
             await write_once(database, begin_term)
 
             with pytest.raises(Transient, match="is over"):
@@ -202,9 +185,7 @@ async def test_pruning_forgets_tombstones_but_not_the_living(client: StoreClient
 
 async def test_pruning_forgets_of_the_log_only_what_was_published(client: StoreClient) -> None:
     assert await client.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) == 0
-    async with client.store.lead_feed() as feed:
-        assert feed is not None
-        await feed.mark(1, (await feed.read()).cursor)
+    async with leading(client.store) as feed:
         await client.ask(a_claim())
 
         assert await client.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) > 0
@@ -214,35 +195,26 @@ async def test_pruning_forgets_of_the_log_only_what_was_published(client: StoreC
 
 async def test_the_changes_since_a_cursor_are_what_was_written_since(client: StoreClient) -> None:
     since = (await client.store.snapshot_page(0, 10)).cursor
-    nothing = await client.store.changes_page(since, 0, 10)
+    nothing = await client.changes(since)
     await client.ask(a_claim())
 
-    page = await client.store.changes_page(since, 0, 10)
+    page = await client.changes(since)
 
-    assert nothing is not None
     assert (nothing.providers, nothing.gone, nothing.next) == ((), (), None)
-    assert page is not None
     assert page.providers == (await client.provider(HOST),)
     assert (page.since, page.next) == (since, None)
-    later = await client.store.changes_page(page.cursor, 0, 10)
-    assert later is not None
-    assert later.providers == ()
+    assert (await client.changes(page.cursor)).providers == ()
 
 
 async def test_changes_come_in_pages_by_internal_id(client: StoreClient) -> None:
     since = (await client.store.snapshot_page(0, 10)).cursor
-    for number in range(3, 8):
+    for number in range(4, 9):
         await client.report(a_host(f"host-{number}"))
 
-    pages = []
-    after: int | None = 0
-    while after is not None:
-        page = await client.store.changes_page(since, after, 2)
-        assert page is not None
-        pages.append(names(page.providers))
-        after = page.next
+    pages = await pages_of(lambda after: client.changes(since, after, limit=2))
 
-    assert pages == [["host-3", "host-4"], ["host-5", "host-6"], ["host-7"]]
+    together = [names(page.providers) for page in pages]
+    assert together == [["host-4", "host-5"], ["host-6", "host-7"], ["host-8"]]
 
 
 async def test_since_a_cursor_that_the_log_has_forgotten_nothing_can_be_told(
@@ -253,17 +225,15 @@ async def test_since_a_cursor_that_the_log_has_forgotten_nothing_can_be_told(
     await feed.mark(2, (await feed.read()).cursor)
     remembered = (await client.store.snapshot_page(0, 10)).cursor
 
-    assert await client.store.changes_page(forgotten, 0, 10) is not None
+    await client.changes(forgotten)
     assert await client.store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING) > 0
 
     assert await client.store.changes_page(forgotten, 0, 10) is None
     assert await client.store.changes_since(forgotten) is None
-    rest = await client.store.changes_page(remembered, 0, 10)
-    assert rest is not None
+    rest = await client.changes(remembered)
     assert rest.providers == ()
     # An empty log does not number from the start again.
-    again = await client.store.changes_page(rest.cursor, 0, 10)
-    assert again is not None
+    await client.changes(rest.cursor)
 
 
 def claiming(who: ConsumerId) -> ClaimResources:
@@ -293,20 +263,19 @@ async def test_a_reader_that_missed_more_than_is_read_at_once_is_told_to_read_al
     for each in vms[:2]:
         await client.ask(claiming(each))
     if changes_more:
-        await client.report(a_host("host-3"))
+        await client.report(a_host("host-4"))
     else:
         await client.ask(claiming(vms[2]))
 
-    page, changes = await client.store.changes_page(since, 0, 10), await client.store.changes_since(since)
-    assert page is not None
-    assert names(page.providers) == (["host-1", "host-3"] if changes_more else ["host-1"])
+    page, changes = await client.changes(since), await client.store.changes_since(since)
+    assert names(page.providers) == (["host-1", "host-4"] if changes_more else ["host-1"])
     assert changes is not None
     assert [each.consumer for each in changes.claimed] == (vms[:2] if changes_more else vms[:3])
 
     await client.ask(claiming(vms[3]))
     assert await client.store.changes_page(since, 0, 10) is None
     assert await client.store.changes_since(since) is None
-    assert await client.store.changes_page(page.cursor, 0, 10) is not None
+    await client.changes(page.cursor)
 
 
 @pytest.mark.hits("the change log does not reach back so far: all providers are read again")
@@ -389,9 +358,7 @@ async def test_a_pruner_that_waits_takes_nothing_back_that_is_published_meanwhil
                 ((waiting,),) = await transaction.fetch(LOCKS_AWAITED)
                 return bool(waiting)
 
-        async with store.lead_feed() as feed:
-            assert feed is not None
-            await feed.mark(1, (await feed.read()).cursor)
+        async with leading(store) as feed:
             # Its delete is undone, and the pruner goes on.
             async with undone(other.writing()) as first:
                 assert await first.fetch("DELETE FROM change_log RETURNING 1")

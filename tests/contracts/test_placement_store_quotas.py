@@ -17,12 +17,7 @@ from engine.inventories import INSTANCES, ConsumerId, GroupMember, Holder, Provi
 from engine.refusals import Claimed, NotAllowed, OverLimit, QuotaExceeded
 from kit.errors import Transient
 from placement_worker.admin_writes import write_quotas
-from placement_worker.core.allocation_writes import (
-    decide_allocations,
-    decide_mends,
-    keys_of_allocation_writes,
-    keys_of_mends,
-)
+from placement_worker.core.allocation_writes import decide_allocations, keys_of_allocation_writes
 from placement_worker.core.ledger import ClaimChanges, keys_of_shares
 from placement_worker.store_sql import PlacementStore
 from tests.contracts.placement_orders import (
@@ -44,7 +39,7 @@ from tests.contracts.placement_orders import (
     provider,
 )
 from tests.contracts.sql_stores import migrated_database
-from tests.contracts.store_client import StoreClient
+from tests.contracts.store_client import StoreClient, leading, pages_of
 from tests.contracts.stores import STORES
 
 pytestmark = pytest.mark.asyncio
@@ -97,17 +92,9 @@ async def test_a_wrong_count_is_found_and_corrected(client: StoreClient) -> None
     assert await client.store.audit() == (
         "the quota of project shop counts 3 of VCPU, but its consumers use 2",
     )
-    async with client.store.transaction() as tx:
-        await tx.recount()
+    await client.recount()
 
     assert await used(client) == {"VCPU": 2, INSTANCES: 1}
-
-
-async def mend(client: StoreClient, *mends: MendConsumer) -> tuple[WriteVerdict, ...]:
-    async with client.store.transaction() as tx:
-        decision = decide_mends(await tx.lock_claims(keys_of_mends(mends)), mends, VOCABULARY, NOON)
-        await tx.write_claims(decision.changes)
-    return decision.verdicts
 
 
 async def test_what_an_audit_gives_to_a_consumer_without_a_row_counts_for_its_project(
@@ -117,7 +104,7 @@ async def test_what_an_audit_gives_to_a_consumer_without_a_row_counts_for_its_pr
     claim = MendedClaim(cell="c1", attempt=1, share=on(HOST, 2), project=SHOP)
     lost = [MendConsumer(consumer=consumer(name), claim=claim) for name in ("a", "b")]
 
-    assert await mend(client, *lost) == (Done(), Done())
+    assert await client.mend(*lost) == (Done(), Done())
 
     assert await used(client) == {"VCPU": 4, INSTANCES: 2}
     assert await client.ask(claiming("c", host=OTHER_HOST)) == (over("VCPU", 3, 4, 1),)
@@ -132,7 +119,7 @@ async def test_a_mend_that_gives_a_consumer_to_another_project_counts_for_that_o
     claim = MendedClaim(cell="c1", attempt=1, share=on(HOST, 3), project="bank")
     seen = SeenConsumer(generation=1, attempt=1, ended=False)
 
-    assert await mend(client, MendConsumer(consumer=consumer("a"), seen=seen, claim=claim)) == (Done(),)
+    assert await client.mend(MendConsumer(consumer=consumer("a"), seen=seen, claim=claim)) == (Done(),)
 
     assert (await used(client), await used(client, "bank")) == ({}, {"VCPU": 3, INSTANCES: 1})
 
@@ -193,19 +180,12 @@ def a_member(who: ConsumerId, host: ProviderId, attempt: int = 1) -> GroupMember
 
 
 async def members(client: StoreClient) -> dict[ConsumerId, GroupMember]:
-    found: dict[ConsumerId, GroupMember] = {}
-    after: int | None = 0
-    while after is not None:
-        page = await client.store.members_page(after, 1)
-        found |= {member.consumer: member for member in page.members}
-        after = page.next
-    return found
+    pages = await pages_of(lambda after: client.store.members_page(after, 1))
+    return {member.consumer: member for page in pages for member in page.members}
 
 
 async def test_the_feed_tells_who_joined_and_who_left(client: StoreClient) -> None:
-    async with client.store.lead_feed() as feed:
-        assert feed is not None
-        await feed.mark(1, (await feed.read()).cursor)
+    async with leading(client.store) as feed:
         before = (await client.store.snapshot_page(0, 10)).cursor
         await client.ask(a_claim(member_on(HOST), WEB, group=GROUP), a_claim(member_on(THIRD_HOST), DB))
         await client.ask(a_swap(member_on(OTHER_HOST), WEB, cleanup=CLEANUP, group=GROUP))
@@ -221,8 +201,7 @@ async def test_the_feed_tells_who_joined_and_who_left(client: StoreClient) -> No
         a_member(WEB, OTHER_HOST, 2),
     )
     assert changes.left == (Holder(consumer=CLEANUP, attempt=1), Holder(consumer=WEB, attempt=7))
-    page = await client.store.changes_page(before, 0, 10)
-    assert page is not None
+    page = await client.changes(before)
     assert (page.joined, page.left) == (changes.joined, changes.left)
     assert await members(client) == {}
 
@@ -236,6 +215,3 @@ async def test_a_group_is_forgotten_when_its_last_member_has_left(client: StoreC
     assert isinstance(await client.ask_one(a_claim(member_on(OTHER_HOST), DB, group=TOGETHER)), NotAllowed)
     await client.store.prune(NOON, NOON)
     assert await client.ask_one(a_claim(member_on(OTHER_HOST), DB, group=TOGETHER)) == Claimed()
-
-
-# Members that leave together
