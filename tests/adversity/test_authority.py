@@ -80,7 +80,7 @@ async def has_providers(here: RealCloud, count: int) -> bool:
 async def workers() -> AsyncIterator[RealCloud]:
     """All workers of two cells. The tests share them: no test may disturb them."""
     async with real_cloud(CELL, OTHER, HOSTS_PER_CELL="2") as here:
-        await here.under_test.add_user(SHOP.user, (CELL, OTHER))
+        await here.under_test.add_users((SHOP.user,), (CELL, OTHER))
         in_cells = [f"{kind}-{cell}" for kind in ("conductor", "compute") for cell in (CELL, OTHER)]
         await here.start("placement-1", "scheduler-1", *in_cells)
         await here.until_up(4)

@@ -33,7 +33,7 @@ RIVAL = "shop"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def workers() -> AsyncIterator[RealCloud]:
     async with real_cloud(CELL, HOSTS_PER_CELL="3") as here:
-        await here.under_test.add_user(SHOP.user, (CELL,))
+        await here.under_test.add_users((SHOP.user,), (CELL,))
         await here.start("placement-1", "scheduler-1", f"conductor-{CELL}", f"compute-{CELL}")
         await here.until_up(3)
         await until(lambda: has_providers(here, 3), "placement has the hosts")

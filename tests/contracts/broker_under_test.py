@@ -22,14 +22,10 @@ class BrokerUnderTest(Protocol):
     async def declare(self, objects: Objects) -> None:
         """Declare them with all rights."""
 
-    async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
-        """Give this user of the topology the rights it has there, on a broker that serves these cells."""
-
     async def add_users(self, users: Sequence[str], cells: tuple[str, ...]) -> None:
-        """Add all of them at the cost of one, which on a real broker is a second."""
-
-    async def without_user(self, user: str) -> None:
-        """Take away the rights that an earlier test may have given this user here."""
+        """Give these users of the topology the rights that they have there, on a broker that serves these cells. All cost as
+        much as one, which on a real broker is a second.
+        """
 
     async def cut_connections(self) -> None:
         """Break all connections as a failing network would, without a close message."""

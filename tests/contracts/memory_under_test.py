@@ -29,15 +29,8 @@ class MemoryUnderTest:
         await connection.declare(objects)
         await connection.close()
 
-    async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
-        self._memory.users[user] = topology_rights(user, cells)
-
     async def add_users(self, users: Sequence[str], cells: tuple[str, ...]) -> None:
-        for user in users:
-            await self.add_user(user, cells)
-
-    async def without_user(self, user: str) -> None:
-        """No earlier test has used this broker."""
+        self._memory.users |= {user: topology_rights(user, cells) for user in users}
 
     async def cut_connections(self) -> None:
         self._memory.cut_connections()
@@ -53,10 +46,7 @@ class MemoryUnderTest:
         self._memory.restart()
 
     async def set_alarm(self, *, on: bool) -> None:
-        if on:
-            self._memory.block("low on memory")
-        else:
-            self._memory.block("")
+        self._memory.block("low on memory" if on else "")
 
     async def delete_exchange(self, name: str) -> None:
         self._memory.host.exchanges.pop(name, None)
@@ -154,9 +144,9 @@ class JournalUnderTest(UnixUnderTest):
         self._users: list[Rights] = []
         self._memory = self._from_journal()
 
-    async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
-        self._users.append(topology_rights(user, cells))
-        await super().add_user(user, cells)
+    async def add_users(self, users: Sequence[str], cells: tuple[str, ...]) -> None:
+        self._users += [topology_rights(user, cells) for user in users]
+        await super().add_users(users, cells)
 
     async def restart(self) -> None:
         await self._serving.aclose()

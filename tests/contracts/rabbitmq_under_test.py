@@ -38,10 +38,6 @@ _REMOVE_USERS = (
     '[rabbit_auth_backend_internal:delete_user(U, <<"tests">>) || '
     "U <- [{}], rabbit_auth_backend_internal:exists(U)]"
 )
-_REMOVE_RIGHTS = (
-    'rabbit_auth_backend_internal:exists(<<"{user}">>) andalso [rabbit_auth_backend_internal:Clear('
-    '<<"{user}">>, <<"{host}">>, <<"tests">>) || Clear <- [clear_permissions, clear_topic_permissions]], ok'
-)
 _TIMEOUTS = ("consumer_timeout", "channel_tick_interval")
 # The objects of a virtual host, and the rights of users there, each as one number.
 _TOPOLOGY = """
@@ -203,10 +199,6 @@ class _Hosts:
         if host in self._numbers:
             self._numbers[host] = (self._numbers[host][0], self._numbers_of(host)[1])
 
-    def without_user(self, host: str, user: str) -> None:
-        self._users.pop((user, host), None)
-        evaluate(_REMOVE_RIGHTS.format(user=user, host=host))
-
     def remove_left(self) -> None:
         """Before a restart: the broker would recover every queue in them."""
         self._left |= {host for _, host in self._declared}
@@ -315,14 +307,8 @@ class RabbitMQUnderTest:
         if is_untouched:
             await asyncio.to_thread(_hosts.note_declared, self.virtual_host, objects)
 
-    async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
-        await self.add_users((user,), cells)
-
     async def add_users(self, users: Sequence[str], cells: tuple[str, ...]) -> None:
         await asyncio.to_thread(_hosts.add_users, self.virtual_host, users, cells)
-
-    async def without_user(self, user: str) -> None:
-        await asyncio.to_thread(_hosts.without_user, self.virtual_host, user)
 
     async def cut_connections(self) -> None:
         self._proxy.cut()

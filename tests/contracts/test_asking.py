@@ -121,7 +121,7 @@ async def test_a_question_whose_answer_is_late_is_asked_again_and_one_answer_cou
 
 async def test_a_refused_question_fails_its_own_caller_and_no_other(under_test: BrokerUnderTest) -> None:
     await declared(under_test)
-    await under_test.add_user(SHOP.user, CELLS)
+    await under_test.add_users((SHOP.user,), CELLS)
 
     async with station(under_test.broker(SHOP.user), asks=True) as client:
         client.raise_refusals()

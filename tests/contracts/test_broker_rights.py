@@ -229,8 +229,7 @@ MAY_SAY = {
 
 async def prepare(under_test: BrokerUnderTest, *users: str) -> None:
     await under_test.declare(objects_of(CELLS))
-    for user in users:
-        await under_test.add_user(user, CELLS)
+    await under_test.add_users(users, CELLS)
 
 
 async def is_refused(attempt: Awaitable[object]) -> bool:

@@ -144,7 +144,7 @@ async def test_the_role_ironic_may_read_and_bind_again_and_no_more(under_test: B
     user = user_of("ironic")
     status = Status("inbox")
     async with connected(under_test.broker(), objects_of(CELLS, create_foreign=True)) as operator:
-        await under_test.add_user(user, CELLS)
+        await under_test.add_users((user,), CELLS)
         async with hearing(under_test.broker(user), status=status) as reader:
             await under_test.delete_exchange(INBOX.exchange)
             await operator.declare(THEIRS)

@@ -150,7 +150,7 @@ async def test_users_have_their_rights_keep_their_passwords_and_only_an_operator
     # Each call starts a virtual machine of its own, and takes seconds.
     assert called.read_text().split() == ["list_permissions", "import_definitions"] * 2
 
-    await served.add_user(ADMIN.user, ("harbour",))
+    await served.add_users((ADMIN.user,), ("harbour",))
     passwords[ADMIN.user] = PASSWORD
 
     def url(user: str) -> str:

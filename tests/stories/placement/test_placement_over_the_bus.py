@@ -119,7 +119,7 @@ async def placement_setup(
 ) -> AsyncIterator[PlacementSetup]:
     async with cloud(bus, books, scripted=()) as setup:
         if user:
-            await setup.brokers.api.add_user(user, CELLS)
+            await setup.brokers.api.add_users((user,), CELLS)
         async with setup.placement(settings=settings, user=setup.brokers.api.broker(user)) as told:
             yield PlacementSetup(setup, told)
 
