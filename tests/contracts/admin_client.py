@@ -52,12 +52,6 @@ class AdminClient(StoreClient):
             assert isinstance(await self.write(stocked), ProviderWritten)
         return one
 
-    async def generation(self, which: ProviderId) -> int:
-        return (await self.provider(which)).generation
-
-    async def shape(self, which: ProviderId) -> int:
-        return (await self.provider(which)).shape
-
 
 def holding(
     who: ConsumerId,

@@ -104,7 +104,7 @@ def an_active(number: int, *, sequence: int = 101, cell: str = "c1", host: str =
     return InstanceActive(cell=cell, instance=state)
 
 
-async def _delete(store: SchedulerStore, at: datetime, *numbers: int) -> None:
+async def delete(store: SchedulerStore, at: datetime, *numbers: int) -> None:
     async with store.transaction() as transaction:
         rows = await transaction.lock([instance(number) for number in numbers])
         await transaction.save([over for row in rows.values() if (over := deleted(row, at)) is not None])

@@ -200,9 +200,8 @@ async def send(broker: Broker, *parcels: Parcel) -> None:
 
 async def until_empty(broker: Broker, queue: str = WORK) -> None:
     """Wait until the queue is empty."""
-    connection = await broker.connect()
-    await until(lambda: connection.depth(queue), f"{queue} is empty", not_)
-    await connection.close()
+    async with closing(await broker.connect()) as (connection,):
+        await until(lambda: connection.depth(queue), f"{queue} is empty", not_)
 
 
 async def dead_letters(broker: Broker, count: int) -> list[DeadLetter]:

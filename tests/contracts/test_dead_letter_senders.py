@@ -11,6 +11,7 @@ from uuid import UUID
 
 import aio_pika
 import pytest
+import pytest_asyncio
 
 from bus import message
 from bus.broker import Broker, Origin
@@ -39,7 +40,6 @@ from tests.contracts.broker_under_test import SHOP, BrokerUnderTest
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.small_world import connected, receive
 from tests.contracts.stage import CELLS, Remembering, dead_letters, send, until_empty, working
-from tests.running import closing
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -93,7 +93,8 @@ class Heard:
         return {SetHost: self.on_any, BuildInstance: self.on_any, Unreadable: self.on_any}
 
 
-async def started(under_test: BrokerUnderTest) -> Client:
+@pytest_asyncio.fixture
+async def client(under_test: BrokerUnderTest) -> Client:
     """The topology with the users of an application, an operator and workers; and a client of the operator."""
     await under_test.declare(objects_of(CELLS, limits=Limits(deliveries_max=DELIVERIES_MAX_LEAST)))
     await under_test.declare(objects_of_application(SHOP, limits=Limits(deliveries_max=DELIVERIES_MAX_LEAST)))
@@ -138,6 +139,22 @@ async def stays_and_does_nothing(under_test: BrokerUnderTest, client: Client, le
     assert sender == SHOP.user
 
 
+ON_RABBITMQ = pytest.mark.parametrize(
+    "under_test", [pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)], indirect=True
+)
+
+
+async def say_by_another_library(
+    under_test: BrokerUnderTest, exchange: str, told: Message, **properties: Any
+) -> None:
+    """The shop says it, with properties that our library does not set."""
+    assert isinstance(under_test, RabbitMQUnderTest)
+    said = aio_pika.Message(body(told), content_type=message.PLAIN, user_id=SHOP.user, **properties)
+    async with await aio_pika.connect(under_test.url(SHOP.user)) as connection:
+        there = await (await connection.channel()).get_exchange(exchange, ensure=False)
+        await there.publish(said, OWN_KEY)
+
+
 async def given_up(broker: Broker, queue: str) -> None:
     """What is in the queue comes back until the broker gives up on it."""
     async with connected(broker) as connection:
@@ -147,8 +164,9 @@ async def given_up(broker: Broker, queue: str) -> None:
             await consuming.give_back(delivery.tag)
 
 
-async def test_what_comes_back_too_often_is_its_verified_senders(under_test: BrokerUnderTest) -> None:
-    client = await started(under_test)
+async def test_what_comes_back_too_often_is_its_verified_senders(
+    under_test: BrokerUnderTest, client: Client
+) -> None:
     forged = Parcel(API, OWN_KEY, body(DRAIN), mandatory=True, headers={**FORGED, **FIRST_DEATH})
     await send(under_test.broker(SHOP.user), forged)
     await given_up(under_test.broker(SCHEDULER), REQUESTS)
@@ -188,58 +206,42 @@ DEATHS: Mapping[str, object] = {
 }
 
 
-@pytest.mark.rabbitmq
+@ON_RABBITMQ
 @pytest.mark.parametrize("own_exchange", [False, True], ids=["for all", "its own"])
 @pytest.mark.parametrize("deaths", DEATHS)
 async def test_what_expires_is_its_verified_senders_whatever_is_written_beside_it(
-    deaths: str, *, own_exchange: bool
+    under_test: BrokerUnderTest, client: Client, deaths: str, *, own_exchange: bool
 ) -> None:
-    async with closing(await RabbitMQUnderTest.start()) as (under_test,):
-        client = await started(under_test)
-        exchange, queue = (application_exchange(SHOP.name), OWN) if own_exchange else (API, REQUESTS)
-        headers: dict[str, Any] = {**FORGED, **(FIRST_DEATH if deaths != "none" else {})}
-        if deaths != "none":
-            headers |= {"x-death": DEATHS[deaths], "CC": ["host.set"], "BCC": ["host.set"]}
-        said = aio_pika.Message(
-            body(DRAIN), content_type=message.PLAIN, headers=headers, user_id=SHOP.user, expiration=0
-        )
-        connection = await aio_pika.connect(under_test.url(SHOP.user))
-        there = await (await connection.channel()).get_exchange(exchange, ensure=False)
-        await there.publish(said, OWN_KEY)
-        await connection.close()
-        await dead_letters(under_test.broker(), 1)
+    exchange, queue = (application_exchange(SHOP.name), OWN) if own_exchange else (API, REQUESTS)
+    headers: dict[str, Any] = {**FORGED, **(FIRST_DEATH if deaths != "none" else {})}
+    if deaths != "none":
+        headers |= {"x-death": DEATHS[deaths], "CC": ["host.set"], "BCC": ["host.set"]}
+    await say_by_another_library(under_test, exchange, DRAIN, headers=headers, expiration=0)
+    await dead_letters(under_test.broker(), 1)
 
-        letters = await client.list_dead_letters()
-        letter = next(each for each in letters if each.queue == queue)
-        assert is_the_shops_own(letter, "expired"), letter
-        await stays_and_does_nothing(under_test, client, letter)
+    letters = await client.list_dead_letters()
+    letter = next(each for each in letters if each.queue == queue)
+    assert is_the_shops_own(letter, "expired"), letter
+    await stays_and_does_nothing(under_test, client, letter)
 
 
-@pytest.mark.rabbitmq
-async def test_an_expiration_is_refused_by_name() -> None:
-    async with closing(await RabbitMQUnderTest.start()) as (under_test,):
-        await started(under_test)
-        heard = Heard()
-        async with a_scheduler(under_test, heard):
-            connection = await aio_pika.connect(under_test.url(SHOP.user))
-            there = await (await connection.channel()).get_exchange(API, ensure=False)
-            said = aio_pika.Message(
-                body(BUILD), content_type=message.PLAIN, user_id=SHOP.user, expiration=600
-            )
-            await there.publish(said, OWN_KEY)
-            await connection.close()
-            await until(lambda: len(heard.said) == 1, "it is told")
-            ((told, _),) = heard.said
+@ON_RABBITMQ
+@pytest.mark.usefixtures("client")
+async def test_an_expiration_is_refused_by_name(under_test: BrokerUnderTest) -> None:
+    heard = Heard()
+    async with a_scheduler(under_test, heard):
+        await say_by_another_library(under_test, API, BUILD, expiration=600)
+        await until(lambda: len(heard.said) == 1, "it is told")
 
+    ((told, _),) = heard.said
     assert isinstance(told, Unreadable)
     assert (told.request_id, told.field, told.value) == (BUILD.request_id, "expiration", "600000")
     assert "AMQP's expiration must not be set" in told.reason
 
 
 async def test_a_letter_that_a_worker_has_buried_is_replayed_as_its_first_senders(
-    under_test: BrokerUnderTest,
+    under_test: BrokerUnderTest, client: Client
 ) -> None:
-    client = await started(under_test)
     heard = Heard([Poison("never")])
     async with a_scheduler(under_test, heard):
         forged = Parcel(API, OWN_KEY, body(BUILD), mandatory=True, headers=FORGED)
@@ -257,10 +259,9 @@ async def test_a_letter_that_a_worker_has_buried_is_replayed_as_its_first_sender
 
 
 async def test_a_replay_is_refused_for_what_its_first_sender_may_not_send_and_others_are_replayed(
-    under_test: BrokerUnderTest,
+    under_test: BrokerUnderTest, client: Client
 ) -> None:
     """A worker of 0.1.0 has buried an order that never counted; it stays, and holds up no other."""
-    client = await started(under_test)
     heard = Heard()
     moment = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 
@@ -288,9 +289,10 @@ async def test_a_replay_is_refused_for_what_its_first_sender_may_not_send_and_ot
     assert "'host.set' counts only under the key 'host.set'" in told
 
 
-async def test_a_cells_worker_speaks_for_others_in_its_own_queues_alone(under_test: BrokerUnderTest) -> None:
+async def test_a_cells_worker_speaks_for_others_in_its_own_queues_alone(
+    under_test: BrokerUnderTest, client: Client
+) -> None:
     """It may bury and return what its queue had from an operator: it reads that queue by itself."""
-    client = await started(under_test)
     own = "conductor.c1.work"
     letters = [
         Parcel(DEAD, own, body(DRAIN), headers=FORGED, mandatory=True),
@@ -309,9 +311,8 @@ async def test_a_cells_worker_speaks_for_others_in_its_own_queues_alone(under_te
 
 
 async def test_what_an_operator_replays_and_comes_back_too_often_is_still_its_first_senders(
-    under_test: BrokerUnderTest,
+    under_test: BrokerUnderTest, client: Client
 ) -> None:
-    client = await started(under_test)
     origin = Origin(SHOP.user, "", API, OWN_KEY)
     await send(under_test.broker(OPERATOR), retry_parcel(body(BUILD), REQUESTS, origin))
     await given_up(under_test.broker(SCHEDULER), REQUESTS)

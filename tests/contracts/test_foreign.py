@@ -27,7 +27,6 @@ pytestmark = pytest.mark.asyncio
 
 KEY = "ironic_versioned_notifications.info"
 INBOX = Inbox()
-SMALL = Inbox(limits=Limits(inbox_length_max=3))
 THEIRS = Objects((Exchange(INBOX.exchange, durable=False),))
 LOOK_S = 0.02
 
@@ -63,11 +62,6 @@ async def heard(reader: InboxConsuming, count: int) -> list[int]:
     return found
 
 
-async def stands(connection: Connection, inbox: Inbox) -> None:
-    """The queue exists and is bound, and no consumer reads it."""
-    await connection.declare(Objects(THEIRS.exchanges, (inbox.declared,), inbox.limits))
-
-
 async def test_bodies_are_heard_as_they_are_in_order(under_test: BrokerUnderTest) -> None:
     async with connected(under_test.broker(), THEIRS) as ironic, hearing(under_test.broker()) as reader:
         await publish(ironic, said(b"\x00 no json"), said(b"{}", "ironic_versioned_notifications.error"))
@@ -81,29 +75,25 @@ async def test_bodies_are_heard_as_they_are_in_order(under_test: BrokerUnderTest
     assert found == [(b"\x00 no json", KEY), (b"{}", "ironic_versioned_notifications.error")]
 
 
-async def test_a_full_inbox_drops_its_oldest_and_takes_everything(under_test: BrokerUnderTest) -> None:
+@pytest.mark.parametrize(
+    ("limits", "padding", "sent", "left"),
+    [(Limits(inbox_length_max=3), 0, 7, [5, 6, 7]), (Limits(inbox_bytes_max=1000), 399, 5, [4, 5])],
+    ids=["by their number", "by their bytes"],
+)
+async def test_a_full_inbox_drops_its_oldest_and_takes_everything(
+    under_test: BrokerUnderTest, limits: Limits, padding: int, sent: int, left: list[int]
+) -> None:
+    inbox = Inbox(limits=limits)
     async with connected(under_test.broker()) as ironic:
-        await stands(ironic, SMALL)
+        # The queue exists and is bound, and no consumer reads it.
+        await ironic.declare(Objects(THEIRS.exchanges, (inbox.declared,), inbox.limits))
 
-        receipts = [(await publish(ironic, said(number)))[0] for number in range(1, 8)]
+        for number in range(1, sent + 1):
+            assert await publish(ironic, said(b"%d" % number + b" " * padding)) == [Receipt.CONFIRMED]
 
-        assert receipts == [Receipt.CONFIRMED] * 7
-        await until_depth(ironic, SMALL.queue, 3)
-        async with hearing(under_test.broker(), SMALL) as reader:
-            assert await heard(reader, 3) == [5, 6, 7]
-
-
-async def test_an_inbox_is_bounded_in_bytes_too(under_test: BrokerUnderTest) -> None:
-    inbox = Inbox(limits=Limits(inbox_bytes_max=1000))
-    async with connected(under_test.broker()) as ironic:
-        await stands(ironic, inbox)
-
-        for number in range(1, 6):
-            assert await publish(ironic, said(b"%d" % number + b" " * 399)) == [Receipt.CONFIRMED]
-
-        await until_depth(ironic, inbox.queue, 2)
+        await until_depth(ironic, inbox.queue, len(left))
         async with hearing(under_test.broker(), inbox) as reader:
-            assert await heard(reader, 2) == [4, 5]
+            assert await heard(reader, len(left)) == left
 
 
 async def test_what_a_reader_did_not_finish_comes_to_another(under_test: BrokerUnderTest) -> None:

@@ -32,6 +32,7 @@ from kit.errors import Unavailable
 from kit.sql import POOL_SIZE
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.stores import STORES, open_ironic_store, open_ironic_stores, undone
+from tests.running import closing
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -413,10 +414,10 @@ async def test_a_transaction_that_stands_still_keeps_only_its_own_rows_from_movi
 @pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
 async def test_a_frozen_daemon_is_thrown_out_of_its_transaction_before_its_lease_is_over(kind: str) -> None:
     """With the settings that every daemon has from its environment."""
-    async with migrated_database(kind, "ironic_sync") as url, AsyncExitStack() as stack:
-        frozen, store = (IronicStore(url, settings=DatabaseSettings()) for _ in range(2))
-        stack.push_async_callback(frozen.close)
-        stack.push_async_callback(store.close)
+    async with (
+        migrated_database(kind, "ironic_sync") as url,
+        closing(*(IronicStore(url, settings=DatabaseSettings()) for _ in range(2))) as (frozen, store),
+    ):
         await save(store, a_row(1, "d1"))
         move = NodeHandover(node_id(1), "d1", 0, "d2")
 

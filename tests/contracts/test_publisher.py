@@ -43,12 +43,9 @@ APART = varied(SETTINGS, PARCEL_ITEMS_MAX=1)
 
 
 async def test_an_order_that_no_queue_takes_is_an_error(under_test: BrokerUnderTest) -> None:
-    broker = under_test.broker()
-    connection = await broker.connect()
-    await connection.declare(objects_of(()))
-    await connection.close()
+    await under_test.declare(objects_of(()))
 
-    async with station(broker) as client:
+    async with station(under_test.broker()) as client:
         await client.publisher.send_all([])  # nothing to say is said at once
         with pytest.raises(
             Undeliverable, match=r"no queue takes 'release\.no\.such\.cell' on 'moor\.placement'"
@@ -107,11 +104,8 @@ async def test_a_feed_is_heard_and_its_gaps_are_seen(under_test: BrokerUnderTest
 
 @pytest.mark.hits("a queue is full or the broker is unreachable: trying again")
 async def test_a_full_queue_holds_the_publisher_back_until_there_is_room(under_test: BrokerUnderTest) -> None:
-    broker = under_test.broker()
-    connection = await broker.connect()
-    await connection.declare(objects_of(CELLS, limits=Limits(work_length_max=5)))
-    await connection.close()
-    memory = Remembering()
+    await under_test.declare(objects_of(CELLS, limits=Limits(work_length_max=5)))
+    broker, memory = under_test.broker(), Remembering()
 
     async with station(broker, settings=APART) as client:
         sending = [client.publisher.send(order(n)) for n in range(10)]

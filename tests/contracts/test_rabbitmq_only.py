@@ -16,7 +16,7 @@ import pytest_asyncio
 from aiormq.abc import AbstractChannel
 from pamqp.commands import Basic
 
-from bus.broker import Connection, Receipt
+from bus.broker import Receipt
 from bus.message import Parcel
 from bus.rabbit import RabbitBroker
 from bus.topology import (
@@ -94,9 +94,13 @@ async def raw(
 
 
 def publishes(
-    exchange: str, routing_key: str, body: bytes = b"{}", headers: dict[str, list[str]] | None = None
+    exchange: str,
+    routing_key: str,
+    body: bytes = b"{}",
+    headers: dict[str, list[str]] | None = None,
+    user: str | None = None,
 ) -> Attempt:
-    properties = Basic.Properties(headers=cast("dict[str, Any]", headers or {}))
+    properties = Basic.Properties(headers=cast("dict[str, Any]", headers or {}), user_id=user)
     return lambda channel: channel.basic_publish(
         body, exchange=exchange, routing_key=routing_key, properties=properties
     )
@@ -156,17 +160,17 @@ async def test_a_quiet_consumer_finds_out_that_its_queue_has_ended_without_a_wor
 
         await other.declare(STANDING)
         waiting = asyncio.create_task(receive(consuming, 1))
-        await until(lambda: is_consumed(other), "the new queue has a consumer")
+        await until(
+            lambda: other.consumers("scheduler.requests"),
+            "the new queue has a consumer",
+            lambda found: found == 1,
+        )
         await publish(other, Parcel(API, "build.request.shop", b"2"))
         (new,) = await waiting
         await consuming.acknowledge(held.tag)
         await consuming.acknowledge(new.tag)
 
         assert (held.parcel.body, new.parcel.body, new.returns) == (b"1", b"2", 0)
-
-
-async def is_consumed(connection: Connection) -> bool:
-    return await connection.consumers("scheduler.requests") == 1
 
 
 @pytest.mark.parametrize(
@@ -415,14 +419,10 @@ async def test_the_dead_letters_of_an_answer_queue_are_answers(rabbitmq: RabbitM
 
 
 async def test_no_user_publishes_as_another(rabbitmq: RabbitMQUnderTest) -> None:
-    def publishes_as(user: str) -> Attempt:
-        return lambda channel: channel.basic_publish(
-            b"{}", exchange=PLACEMENT, routing_key="swap.a", properties=Basic.Properties(user_id=user)
-        )
-
     async with raw(rabbitmq, CELL) as attempt:
-        assert "user_id property set to 'moor-placement'" in await attempt(publishes_as("moor-placement"))
-        assert await attempt(publishes_as(CELL)) == ""
+        refused = await attempt(publishes(PLACEMENT, "swap.a", user="moor-placement"))
+        assert "user_id property set to 'moor-placement'" in refused
+        assert await attempt(publishes(PLACEMENT, "swap.a", user=CELL)) == ""
 
 
 async def test_a_wrong_password_is_refused_without_being_shown(rabbitmq: RabbitMQUnderTest) -> None:

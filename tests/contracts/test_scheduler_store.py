@@ -58,12 +58,12 @@ from scheduler_worker.store_sql.waiting import NUMBERS_KEPT
 from tests.contracts.scheduler_rows import (
     LATER,
     NOON,
-    _delete,
     a_placed,
     a_request,
     accept,
     an_active,
     confirm,
+    delete,
     delete_while_it_is_accepted,
     instance,
     note,
@@ -124,8 +124,8 @@ async def test_a_request_is_forgotten_when_all_of_it_was_deleted_long_ago_and_ha
 ) -> None:
     async with store.transaction() as transaction:
         await transaction.accept([a_request(number, 10 * number, 10 * number + 1) for number in range(1, 6)])
-    await _delete(store, NOON, 10, 11, 20, 30, 31, 41, 50, 51)
-    await _delete(store, LATER, 40)
+    await delete(store, NOON, 10, 11, 20, 30, 31, 41, 50, 51)
+    await delete(store, LATER, 40)
     await confirm(store, *await note(store, await rows_of(store, 10, 11, 20, 31, 40, 41, 50, 51)))
 
     # 20 has a sibling that is alive, 30 has an unconfirmed message, 40 is too recent.
@@ -180,9 +180,7 @@ async def test_what_a_project_has_without_a_host_is_counted_until_it_is_deleted(
         a_request(7),
     )
     unseen = [deleted_unseen(instance(number), NOON, "shop") for number in (8, 9, 10)]
-    async with store.transaction() as transaction:
-        await transaction.lock([each.id for each in unseen])
-        await transaction.save(unseen)
+    await save(store, *unseen)
 
     assert await store.unplaced("shop", 10) == (4, 3)
     assert await store.unplaced("shop", 2) == (2, 2)
@@ -387,9 +385,11 @@ def a_move(number: int, of: int = 1, **fields: object) -> Change:
 async def write(store: SchedulerStore, *changes: Change) -> None:
     for change in changes:
         (row,) = await rows_of(store, change.instance.int)
-        async with store.transaction() as transaction:
-            await transaction.lock([row.id])
-            await transaction.save([structs.replace(row, history=(change,))])
+        await save(store, structs.replace(row, history=(change,)))
+
+
+async def numbers(store: SchedulerStore, query: ChangeQuery) -> list[int]:
+    return [each.number for each in await store.changes(query)]
 
 
 async def test_moves_of_all_instances_come_newest_first_by_host_and_if_they_go_on(
@@ -403,16 +403,13 @@ async def test_moves_of_all_instances_come_newest_first_by_host_and_if_they_go_o
         a_move(8, what="delete"),
     )
 
-    async def numbers(query: ChangeQuery) -> list[int]:
-        return [each.number for each in await known.changes(query)]
-
-    assert await numbers(ChangeQuery(ended=True)) == [7, 6, 5]
-    assert await numbers(ChangeQuery()) == [7, 5]
-    assert await numbers(ChangeQuery(ended=True, host="h1")) == [6, 5]
+    assert await numbers(known, ChangeQuery(ended=True)) == [7, 6, 5]
+    assert await numbers(known, ChangeQuery()) == [7, 5]
+    assert await numbers(known, ChangeQuery(ended=True, host="h1")) == [6, 5]
     assert await numbers(
-        ChangeQuery(ended=True, behind=MovePlace(NOON + timedelta(seconds=6), instance(2)))
+        known, ChangeQuery(ended=True, behind=MovePlace(NOON + timedelta(seconds=6), instance(2)))
     ) == [5]
-    assert await numbers(ChangeQuery(ended=True, limit=1)) == [7]
+    assert await numbers(known, ChangeQuery(ended=True, limit=1)) == [7]
     async with known.transaction() as transaction:
         assert sorted(each.number for each in await transaction.lock_moves()) == [5, 7]
 
@@ -450,11 +447,8 @@ async def test_of_an_instance_that_is_given_orders_for_ever_the_oldest_ones_are_
 ) -> None:
     await write(known, a_move(5), a_move(6), a_move(7, of=2), a_move(NUMBERS_KEPT + 5))
 
-    async def numbers(of: int) -> list[int]:
-        return [each.number for each in await known.changes(ChangeQuery(instance=instance(of), ended=True))]
-
-    assert await numbers(1) == [6, NUMBERS_KEPT + 5]
-    assert await numbers(2) == [7]
+    kept = [await numbers(known, ChangeQuery(instance=instance(of), ended=True)) for of in (1, 2)]
+    assert kept == [[6, NUMBERS_KEPT + 5], [7]]
 
 
 async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed(
@@ -552,12 +546,9 @@ async def test_a_name_of_another_aggregate_is_tried_again(store: SchedulerStore)
     async with store.transaction() as transaction:
         await transaction.save_aggregate(an_aggregate(1, "rack"))
 
-    async def take_the_name() -> None:
+    with pytest.raises(Transient, match="another worker has just created an aggregate 'rack'"):
         async with store.transaction() as transaction:
             await transaction.save_aggregate(an_aggregate(2, "rack"))
-
-    with pytest.raises(Transient, match="another worker has just created an aggregate 'rack'"):
-        await take_the_name()
     assert await store.aggregates() == [an_aggregate(1, "rack").told]
 
 

@@ -1,6 +1,6 @@
 """Contract of the scheduler's stores: instances that wait, the order of their turns, and the lease of the worker that tries them."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from random import Random
 from uuid import UUID
 
@@ -9,49 +9,32 @@ from msgspec import structs
 
 from bus.messages.build import BuildInstance
 from bus.messages.moves import MoveInstance
-from engine.flavors import InstanceId, RequestId
 from engine.refusals import NoValidHost
-from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.core.instances.moves import MoveWaits, move_waits
-from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest, accepted, waits
+from scheduler_worker.core.instances.rows import KeptRequest, accepted, waits
 from scheduler_worker.store_sql import NewRequest, SchedulerStore
+from tests.contracts.scheduler_rows import NOON, accept, delete, instance, request_id, rows_of, save
 from tests.contracts.stores import open_scheduler_store
 
 pytestmark = pytest.mark.asyncio
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 S = timedelta(seconds=1)
 ENDS = NOON + timedelta(hours=1)
 ONE, OTHER = UUID(int=1), UUID(int=2)
-BUILD = b"a request"
-
-
-def instance(number: int) -> InstanceId:
-    return InstanceId(UUID(int=number))
 
 
 async def begin(
-    store: SchedulerStore,
-    number: int,
-    *,
-    priority: int = 0,
-    after_s: int = 0,
-    digest: bytes = b"s",
-    spec: bytes = b"a spec",
-    kept: bytes = BUILD,
-) -> InstanceRow:
+    store: SchedulerStore, number: int, *, priority: int = 0, after_s: int = 0, digest: bytes = b"s"
+) -> None:
     """A request is accepted, and finds no host."""
     at = NOON + after_s * S
-    build = BuildInstance(request_id=RequestId(UUID(int=1000 + number)))
-    rows = accepted(build, [instance(number)], at, ENDS, spec)
-    assert build.request_id is not None
-    async with store.transaction() as transaction:
-        await transaction.accept([NewRequest(build.request_id, b"same", rows)])
-    row = waits(rows[0], at, KeptRequest(digest, kept), priority=priority, reason="no valid host")
+    build = BuildInstance(request_id=request_id(number))
+    rows = accepted(build, [instance(number)], at, ENDS, b"a spec")
+    await accept(store, NewRequest(request_id(number), b"same", rows))
+    row = waits(rows[0], at, KeptRequest(digest, b"a request"), priority=priority, reason="no valid host")
     assert row is not None
     async with store.transaction() as transaction:
         assert await transaction.decide([row]) == {}
-    return row
 
 
 async def next_of(store: SchedulerStore, *digests: bytes, limit: int = 100) -> list[int]:
@@ -111,30 +94,26 @@ async def test_what_another_worker_has_locked_is_passed_over() -> None:
 
 async def a_move_that_waits(
     store: SchedulerStore, number: int, *, after_s: int = 0, priority: int = 0
-) -> InstanceRow:
+) -> None:
     """An offloaded instance is to be unshelved, and finds no host."""
     at = NOON + after_s * S
-    build = BuildInstance(request_id=RequestId(UUID(int=1000 + number)))
+    build = BuildInstance(request_id=request_id(number))
     (row,) = accepted(build, [instance(number)], NOON, ENDS, b"a spec")
     told = structs.replace(row.told, state="offloaded", cell="c1", sequence=9)
-    assert build.request_id is not None
-    async with store.transaction() as transaction:
-        await transaction.accept(
-            [NewRequest(build.request_id, b"same", (structs.replace(row, told=told, heard=9),))]
-        )
-        (known,) = (await transaction.lock([instance(number)])).values()
-        order = MoveInstance(request_id=RequestId(UUID(int=2000)), instance=instance(number), kind="unshelve")
-        row = move_waits(
-            known,
-            order,
-            MoveWaits(for_s=60, priority=priority),
-            at,
-            kept=KeptRequest(b"s", b"the order"),
-            reason="no host among 1",
-            no_valid_host=NoValidHost(hosts=1, steps=()),
-        )
-        await transaction.save([row])
-    return row
+    offloaded = structs.replace(row, told=told, heard=9)
+    await accept(store, NewRequest(request_id(number), b"same", (offloaded,)))
+    (known,) = await rows_of(store, number)
+    order = MoveInstance(request_id=request_id(1000), instance=instance(number), kind="unshelve")
+    row = move_waits(
+        known,
+        order,
+        MoveWaits(for_s=60, priority=priority),
+        at,
+        kept=KeptRequest(b"s", b"the order"),
+        reason="no host among 1",
+        no_valid_host=NoValidHost(hosts=1, steps=()),
+    )
+    await save(store, row)
 
 
 async def test_moves_and_builds_wait_in_one_order(store: SchedulerStore) -> None:
@@ -146,11 +125,7 @@ async def test_moves_and_builds_wait_in_one_order(store: SchedulerStore) -> None
 
 
 async def test_a_delete_takes_a_move_that_waits_from_the_list(store: SchedulerStore) -> None:
-    row = await a_move_that_waits(store, 1)
-    async with store.transaction() as transaction:
-        (locked,) = (await transaction.lock([row.id])).values()
-        gone = deleted(locked, NOON)
-        assert gone is not None
-        await transaction.save([gone])
+    await a_move_that_waits(store, 1)
+    await delete(store, NOON, 1)
     assert await next_of(store, b"s") == []
     assert await store.overdue(NOON + 60 * S, 10) == []

@@ -304,7 +304,6 @@ async def test_ten_workers_that_die_with_all_they_may_hold_lose_and_bury_nothing
     count = settings.prefetch
     starts = range(0, count, items_per_parcel)
     await send(broker, *[parcel(*(line(order(at + n)) for n in range(items_per_parcel))) for at in starts])
-    connection = await broker.connect()
     for number in range(10):
         here = Station(broker, f"dies-{number}", settings=settings)
         worker = Worker(here, Subscription(WORK, (holding := Remembering(gate=never)).handlers, holding))
@@ -316,7 +315,7 @@ async def test_ten_workers_that_die_with_all_they_may_hold_lose_and_bury_nothing
         await until(lambda: len(set(memory.handled)) == count, "all are handled")
         await until_empty(broker)
 
-    assert (sorted(set(memory.handled)), await connection.depth("dead")) == ([*range(count)], 0)
+    assert (sorted(set(memory.handled)), await dead_letters(broker, 0)) == ([*range(count)], [])
     # A parcel of several is taken apart in between, and counts where it is then.
     assert items_per_parcel > 1 or memory.attempts == [10] * count
 
@@ -354,11 +353,9 @@ async def test_a_newer_version_from_a_worker_waits_for_a_newer_worker(broker: Br
         await until(lambda: memory.handled == [0, 2, 3])
 
     # Its neighbours before and behind it are acknowledged: they do not come again.
-    connection = await broker.connect()
-    consuming = await connection.open_consuming(WORK, prefetch=10)
-    (left,) = await consuming.receive()
+    async with closing(await broker.connect()) as (connection,):
+        (left,) = await (await connection.open_consuming(WORK, prefetch=10)).receive()
     assert left.parcel.body == newer
-    await connection.close()
 
 
 async def test_the_end_of_a_batch_whose_connection_is_gone_settles_nothing_that_came_since(
