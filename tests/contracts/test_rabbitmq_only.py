@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from itertools import product
 from typing import Any, cast
 
 import aio_pika
@@ -349,8 +350,7 @@ async def test_a_cell_has_no_queue_whose_dead_letters_go_where_it_may_not_write(
 async def test_a_cell_has_no_exchange_of_its_own(rabbitmq: RabbitMQUnderTest, name: str) -> None:
     """A new exchange has no topic rights: bound to an exchange where a cell may write, it would carry any key there."""
     async with raw(rabbitmq, CELL) as attempt:
-        variants: tuple[dict[str, str], ...] = ({}, {"alternate-exchange": PLACEMENT})
-        for arguments in variants:
+        for arguments in (dict[str, str](), {"alternate-exchange": PLACEMENT}):
             refused = await attempt(declares_exchange(name, arguments))
             assert "ACCESS_REFUSED" in refused, refused or "allowed"
 
@@ -364,13 +364,13 @@ async def test_a_cell_binds_exchanges_only_for_its_own_answers(
     """
     own_keys = (OWN_KEY, f"answers.{CELL}.*", f"answers.{CELL}.#")
     keys = ("#", "", "scheduler.requests", "reshape", "swap.a", "answers.moor-scheduler.p1", *own_keys)
-    allowed = set()
+    exchanges = (*EXCHANGES, "amq.topic")
     async with raw(rabbitmq, CELL) as attempt:
-        for source in (*EXCHANGES, "amq.topic"):
-            for destination in (*EXCHANGES, "amq.topic"):
-                for key in keys:
-                    if not await attempt(binds(destination, source, key)):
-                        allowed.add((source, destination, key))
+        allowed = {
+            (source, destination, key)
+            for source, destination, key in product(exchanges, exchanges, keys)
+            if not await attempt(binds(destination, source, key))
+        }
 
         writable = (PLACEMENT, EVENTS, DEAD, REPLY, "moor.cell.a", "moor.retry.conductor.a")
         assert allowed == {(REPLY, destination, key) for destination in writable for key in own_keys}
@@ -499,14 +499,13 @@ KINDS: dict[str, dict[str, str | int]] = {
         "x-max-length-bytes": Limits().inbox_bytes_max,
     },
 }
-DURABLE_CLASSIC = ("placement.questions", "ironic.events")
 
 
 @pytest.mark.parametrize("name", KINDS)
 async def test_a_queue_is_of_the_kind_it_should_be(rabbitmq: RabbitMQUnderTest, name: str) -> None:
     arguments = KINDS[name]
     # Classic queues survive a restart only if their readers may not declare them.
-    durable = arguments.get("x-queue-type") == "quorum" or name in DURABLE_CLASSIC
+    durable = arguments.get("x-queue-type") == "quorum" or name in ("placement.questions", "ironic.events")
     async with raw(rabbitmq) as attempt:
         for key in arguments:
             # The broker compares all arguments: without any one of them it is another queue.
@@ -520,8 +519,7 @@ async def test_a_feed_is_bounded_drops_its_oldest_and_expires_without_a_reader(
     rabbitmq: RabbitMQUnderTest,
 ) -> None:
     """A second declaration to compare the arguments is impossible: the broker chooses the name."""
-    feed = Objects(queues=(Queue("feed.one", QueueKind.FEED),))
-    async with connected(rabbitmq.broker(), feed):
+    async with connected(rabbitmq.broker(), Objects(queues=(Queue("feed.one", QueueKind.FEED),))):
         is_feed = 'binary:match(element(4, amqqueue:get_name(Each)), <<"amq.gen-">>) =:= {0, 8}'
         its = f'Each <- rabbit_amqqueue:list(<<"{rabbitmq.virtual_host}">>), {is_feed}'
         listed = await asyncio.to_thread(evaluate, f"[rabbit_amqqueue:info(Each, [arguments]) || {its}]")

@@ -108,9 +108,8 @@ async def test_a_poison_is_buried_with_reason_attempts_and_where(broker: Broker)
 @pytest.mark.hits("dead letter from %s: %s")
 async def test_one_that_always_fails_is_buried_when_its_attempts_are_used_up(broker: Broker) -> None:
     memory = failing(RuntimeError("a bug of ours"), 1)
-    few = varied(SETTINGS, ATTEMPTS_MAX=3)
 
-    async with working(broker, memory, settings=few):
+    async with working(broker, memory, settings=varied(SETTINGS, ATTEMPTS_MAX=3)):
         await send(broker, parcel(line(order(0)), line(order(1))))
         (letter,) = await dead_letters(broker, 1)
 
@@ -193,18 +192,15 @@ async def test_a_client_does_not_choose_how_often_its_message_counts_as_tried(
 
 
 async def test_a_message_that_cannot_be_read_is_counted_too(broker: Broker) -> None:
-    memory = Remembering()
-    few = varied(SETTINGS, ATTEMPTS_MAX=3)
-
     async def on_unread(_asks: Sequence[Received[Unreadable]], _: None) -> Sequence[Said]:
         raise RuntimeError("a bug of ours")
 
-    async with working(broker, memory, settings=few, handlers={Unreadable: on_unread}):
+    few = varied(SETTINGS, ATTEMPTS_MAX=3)
+    async with working(broker, Remembering(), settings=few, handlers={Unreadable: on_unread}):
         await send(broker, parcel(b'{"attempts": 1.5'), parcel(b'{"message":{"type":1},"attempts":-1}'))
         letters = await dead_letters(broker, 2)
 
-    said = {letter.reason.splitlines()[0] for letter in letters}
-    assert said == {"RuntimeError: a bug of ours; 3 attempts, none is left"}
+    assert {letter.reason.splitlines()[0] for letter in letters} == {"RuntimeError: a bug of ours; 3 attempts, none is left"}
 
 
 @pytest.mark.hits("a message is refused, and its sender is told why")
@@ -250,13 +246,14 @@ async def test_malformed_unknown_and_oversized_messages_are_buried_with_reasons(
         await until(lambda: len(memory.handled) == 3)
 
     assert memory.handled == [0, 1, 2]
-    reasons = sorted(letter.reason for letter in letters)
-    assert reasons[0] == 'Expected `int`, got `str` - at `$.message.attempt`: got "one"'
-    assert reasons[1] == "Input data was truncated"
-    assert reasons[2] == "Input data was truncated"
-    assert reasons[3] == "oversized: 201 messages, at most 200 are allowed"
-    assert reasons[4] == f"oversized: {PARCEL_BYTES_MAX + 1} bytes, at most {PARCEL_BYTES_MAX} are allowed"
-    assert reasons[5] == "unknown message type 'make.coffee'"
+    assert sorted(letter.reason for letter in letters) == [
+        'Expected `int`, got `str` - at `$.message.attempt`: got "one"',
+        "Input data was truncated",
+        "Input data was truncated",
+        "oversized: 201 messages, at most 200 are allowed",
+        f"oversized: {PARCEL_BYTES_MAX + 1} bytes, at most {PARCEL_BYTES_MAX} are allowed",
+        "unknown message type 'make.coffee'",
+    ]
     await until_empty(broker)
 
 
@@ -381,10 +378,9 @@ async def test_the_end_of_a_batch_whose_connection_is_gone_settles_nothing_that_
 async def test_a_newer_version_is_offered_to_newer_workers_for_so_long_and_then_buried(
     broker: Broker,
 ) -> None:
-    impatient = varied(SETTINGS, NEWER_DELAY_MS=5, NEWER_WAITS_MAX=10)
     memory = Remembering()
 
-    async with working(broker, memory, settings=impatient):
+    async with working(broker, memory, settings=varied(SETTINGS, NEWER_DELAY_MS=5, NEWER_WAITS_MAX=10)):
         await send(broker, tried(line(order(1), version=2), 3, broker.user), parcel(line(order(2))))
         (letter,) = await dead_letters(broker, 1)
         await until(lambda: memory.handled == [2])
@@ -534,9 +530,8 @@ async def test_hundreds_of_dead_letters_are_dropped_at_once_and_their_neighbours
 
 async def test_stopping_finishes_what_is_in_hand_and_gives_the_rest_back(broker: Broker) -> None:
     first, second = Remembering(), Remembering()
-    small = varied(SETTINGS, BATCH_ITEMS_MAX=10)
 
-    async with working(broker, first, settings=small) as worker:
+    async with working(broker, first, settings=varied(SETTINGS, BATCH_ITEMS_MAX=10)) as worker:
         await send(broker, *(parcel(*(line(order(n)) for n in range(s, s + 10))) for s in range(0, 500, 10)))
         await until(lambda: len(first.handled) >= 10)
         await worker.stop()
