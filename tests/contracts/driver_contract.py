@@ -51,7 +51,8 @@ def _breaches(make: Callable[[], Driver], at_s: float) -> Iterator[str]:
     if driver.root not in first.providers:
         yield f"the first call does not create the root {driver.root}"
         return
-    yield from _flaws(ProviderTree(driver.root), first, "on an empty tree")
+    if flaw := flaw_of(ProviderTree(driver.root), first):
+        yield f"on an empty tree: {flaw}"
     yield from _nonsense(first)
     if driver.update_provider_tree(first, at_s) != first:
         yield "a call with its own result returns something else, though nothing changed"
@@ -73,11 +74,6 @@ def _breaches_after_loss(driver: Driver, first: ProviderTree, at_s: float) -> It
 
 def _with(tree: ProviderTree, provider: TreeProvider) -> ProviderTree:
     return structs.replace(tree, providers={**tree.providers, provider.id: provider})
-
-
-def _flaws(given: ProviderTree, edited: ProviderTree, where: str) -> Iterator[str]:
-    if flaw := flaw_of(given, edited):
-        yield f"{where}: {flaw}"
 
 
 def _nonsense(tree: ProviderTree) -> Iterator[str]:

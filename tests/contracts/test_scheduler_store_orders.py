@@ -80,13 +80,12 @@ def rows() -> tuple[InstanceRow, ...]:
         for place in range(5):
             nth = number * 5 + place
             id_ = instance(80 - nth)
-            flavor = Flavor(name="rare" if id_.int % 7 == 0 else "small", vcpus=1)
             build = BuildInstance(
                 request_id=request_id(number),
                 name=NAMES[nth % len(NAMES)],
                 project="bank" if nth in (3, 17, 54) else "shop" if nth % 2 else "",
                 image_name="debian" if id_.int % 5 == 0 else "",
-                flavor=flavor,
+                flavor=Flavor(name="rare" if id_.int % 7 == 0 else "small", vcpus=1),
             )
             (row,) = accepted(build, [id_], NOON, LATER, encoded(InstanceSpec(amounts=(("VCPU", 1),)), build))
             state = DELETED if nth % 11 == 0 else "error" if nth % 13 == 0 else "active"
@@ -101,9 +100,8 @@ def rows() -> tuple[InstanceRow, ...]:
 async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     async with migrated_database(request.param, "scheduler_worker") as url:
         store = SchedulerStore(url)
-        all_rows = rows()
         for number in range(16):
-            some = all_rows[number * 5 : number * 5 + 5]
+            some = rows()[number * 5 : number * 5 + 5]
             await accept(store, NewRequest(request_id(number), b"same", some))
         # Of no request yet: no question finds it.
         await save(store, deleted_unseen(instance(500), NOON))
