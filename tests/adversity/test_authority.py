@@ -22,6 +22,7 @@ from bus.messages.placement import LogPosition, ProvidersChanged, ReleaseClaim, 
 from bus.topology import API, EVENTS, PLACEMENT, user_of
 from bus.workers.dead_letters import DeadLetter, open_dead_letters
 from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
+from kit.times import now
 from tests.adversity.real_cloud import RealCloud, real_cloud
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.small_world import connected
@@ -89,11 +90,13 @@ async def workers() -> AsyncIterator[RealCloud]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def cloud(workers: RealCloud) -> Cloud:
+async def cloud(workers: RealCloud) -> AsyncIterator[Cloud]:
+    """At the end of each test nothing has changed."""
     await forget_letters(workers)
     cloud = Cloud(workers)
     cloud.theirs = await cloud.boot("bank")
-    return cloud
+    yield cloud
+    await cloud.is_untouched()
 
 
 async def forget_letters(here: RealCloud) -> None:
@@ -140,10 +143,8 @@ async def say(
         await there.publish(said, key, mandatory=False)
 
 
-def release_of(cloud: Cloud, cell: str = "cell0") -> ReleaseClaim:
-    from datetime import UTC, datetime  # noqa: PLC0415
-
-    return ReleaseClaim(cell=cell, consumer=cloud.theirs, attempt=1, issued_at=datetime.now(UTC))
+def release_of(cloud: Cloud) -> ReleaseClaim:
+    return ReleaseClaim(cell="cell0", consumer=cloud.theirs, attempt=1, issued_at=now())
 
 
 async def test_an_application_acts_under_none_of_its_keys_as_somebody_else(cloud: Cloud) -> None:
@@ -172,7 +173,6 @@ async def test_an_application_acts_under_none_of_its_keys_as_somebody_else(cloud
     letters = await cloud.letters(6)
 
     assert all("counts only under the key" in letter.reason for letter in letters)
-    await cloud.is_untouched()
 
 
 async def test_copies_are_judged_by_the_key_that_the_broker_judged(cloud: Cloud) -> None:
@@ -186,7 +186,6 @@ async def test_copies_are_judged_by_the_key_that_the_broker_judged(cloud: Cloud)
     letters = await cloud.letters(4)
 
     assert all("counts only under the key" in letter.reason for letter in letters), letters
-    await cloud.is_untouched()
 
 
 async def test_a_parcel_that_was_dead_lettered_on_its_way_has_no_senders_authority(cloud: Cloud) -> None:
@@ -210,7 +209,6 @@ async def test_a_parcel_that_was_dead_lettered_on_its_way_has_no_senders_authori
     await connection.close()
 
     assert letter.reason.startswith("it arrived as a dead letter of the queue 'amq.gen-")
-    await cloud.is_untouched()
 
 
 async def test_nobody_has_anybody_else_answered(cloud: Cloud) -> None:
@@ -226,7 +224,6 @@ async def test_nobody_has_anybody_else_answered(cloud: Cloud) -> None:
     letters = await cloud.letters(4)
 
     assert all("reply_to" in letter.reason for letter in letters)
-    await cloud.is_untouched()
 
 
 async def test_who_does_not_say_who_it_is_is_refused_and_not_answered(cloud: Cloud) -> None:
@@ -236,7 +233,6 @@ async def test_who_does_not_say_who_it_is_is_refused_and_not_answered(cloud: Clo
     letters = await cloud.letters(2)
 
     assert all("user_id" in letter.reason for letter in letters)
-    await cloud.is_untouched()
 
 
 async def test_headers_of_retries_are_believed_on_exchanges_for_retries_alone(cloud: Cloud) -> None:
@@ -248,7 +244,6 @@ async def test_headers_of_retries_are_believed_on_exchanges_for_retries_alone(cl
     letters = await cloud.letters(2)
 
     assert len(letters) == 2
-    await cloud.is_untouched()
 
 
 async def test_facts_by_who_may_not_state_them_change_no_picture(cloud: Cloud) -> None:
@@ -262,4 +257,3 @@ async def test_facts_by_who_may_not_state_them_change_no_picture(cloud: Cloud) -
 
     assert sorted(letter.type for letter in letters) == ["providers.changed"] * 2 + ["snapshot.page"] * 2
     assert all("counts only under the key" in letter.reason for letter in letters)
-    await cloud.is_untouched()

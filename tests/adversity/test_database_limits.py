@@ -32,6 +32,7 @@ from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.placement_orders import a_claim, a_host, a_release, consumer
 from tests.contracts.rabbitmq_under_test import Proxy
+from tests.contracts.small_world import connected
 from tests.contracts.sql_stores import a_session
 from tests.contracts.stage import declared
 from tests.contracts.store_client import StoreClient
@@ -128,10 +129,8 @@ class Scene:
         return host.inventories["VCPU"].used
 
     async def dead(self) -> int:
-        connection = await self.broker.connect()
-        depth = await connection.depth(DEAD_QUEUE)
-        await connection.close()
-        return depth
+        async with connected(self.broker) as connection:
+            return await connection.depth(DEAD_QUEUE)
 
     def _station(self, name: str, *, asks: bool = False) -> Station:
         station = Station(self.broker, name, settings=BUS, asks=asks)

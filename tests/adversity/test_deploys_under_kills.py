@@ -87,13 +87,6 @@ class Watched:
         return Counter(node.provision_state for node in self.ironic.nodes.values())
 
 
-@asynccontextmanager
-async def ironic_beside(here: RealCloud) -> AsyncIterator[Watched]:
-    watched = Watched()
-    async with with_ironic(here, NODES, SETTINGS, script=SCRIPT, told=watched.look) as watched.ironic:
-        yield watched
-
-
 def a_metal_build(number: int) -> BuildInstance:
     image = Image(source="http://images/debian", checksum="0a1b")
     return a_build(number, flavor=METAL, name=f"metal-{number}", image=image)
@@ -110,20 +103,27 @@ async def until_settled(here: RealCloud, watched: Watched) -> None:
     await until(found, "all nodes are free and offered, and nothing is held", lambda each: each == settled)
 
 
-async def until_offered(here: RealCloud) -> None:
-    await until(
-        lambda: here.rows(OWNERS),
-        "every node has an owner who has read it",
-        lambda found: sum(count for _, count in found) == NODES,
-    )
-    await until(lambda: here.rows(OFFERED), "placement offers every node", lambda found: found == [(NODES,)])
+@asynccontextmanager
+async def a_metal_cloud() -> AsyncIterator[tuple[RealCloud, Watched]]:
+    """Two daemons have read every node, and placement offers all."""
+    watched = Watched()
+    async with (
+        real_cloud("c1", has_nodes=True) as here,
+        with_ironic(here, NODES, SETTINGS, script=SCRIPT, told=watched.look) as watched.ironic,
+    ):
+        await here.start("placement-1", "scheduler-1", "conductor-c1", *DAEMONS)
+        await here.until_up(NODES)
+        await until(
+            lambda: here.rows(OWNERS),
+            "every node has an owner who has read it",
+            lambda found: sum(count for _, count in found) == NODES,
+        )
+        await until(lambda: here.rows(OFFERED), "placement offers every node", lambda found: found == [(NODES,)])
+        yield here, watched
 
 
 async def test_300_deploys_and_deletes_settle_whatever_is_killed_restarted_or_away() -> None:
-    async with real_cloud("c1", has_nodes=True) as here, ironic_beside(here) as watched:
-        await here.start("placement-1", "scheduler-1", "conductor-c1", *DAEMONS)
-        await here.until_up(NODES)
-        await until_offered(here)
+    async with a_metal_cloud() as (here, watched):
         ended = 0
         for wave in range(WAVES):
             builds = [a_metal_build(1 + wave * OF_A_WAVE + number) for number in range(OF_A_WAVE)]
@@ -163,10 +163,7 @@ async def states_of(here: RealCloud) -> list[InstanceState]:
 
 async def test_rebuilds_end_whatever_is_killed_restarted_or_away_and_none_is_done_again() -> None:
     builds = [a_metal_build(number) for number in range(1, REBUILT + 1)]
-    async with real_cloud("c1", has_nodes=True) as here, ironic_beside(here) as watched:
-        await here.start("placement-1", "scheduler-1", "conductor-c1", *DAEMONS)
-        await here.until_up(NODES)
-        await until_offered(here)
+    async with a_metal_cloud() as (here, watched):
         await here.send(builds)
         await here.until_in(REBUILT, "active", "error")
         orders = [

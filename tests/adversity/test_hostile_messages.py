@@ -42,6 +42,7 @@ from kit.errors import Failure
 from moor.client.bus_client import answer_of, hosts_of, station_on, until_choosable
 from moor.clouds.cloud import BareMetalPlan, CloudPlan, RunningCloud, cells_of_groups, cloud
 from tests.asking import until_state
+from tests.contracts.small_world import publish
 from tests.contracts.stage import SETTINGS
 from tests.json_places import Path, places_in, with_replaced
 from tests.stories.moves.books_stage import CELLS, SIZE, TUNED
@@ -199,7 +200,6 @@ class Target:
 
     async def send(self, example: Message, lines: list[Line]) -> None:
         destination = destination_of(example)
-        publishing = await self.connection.open_publishing()
         parcels = [
             Parcel(
                 destination.exchange,
@@ -210,9 +210,7 @@ class Target:
             )
             for line in lines
         ]
-        receipts = await asyncio.gather(*map(publishing.publish, parcels))
-        assert {*receipts} == {Receipt.CONFIRMED}
-        await publishing.close()
+        assert {*await publish(self.connection, *parcels)} == {Receipt.CONFIRMED}
 
     async def take_answers(self) -> None:
         consuming = await self.connection.open_consuming(self.reply_to, prefetch=1000)

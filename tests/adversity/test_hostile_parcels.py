@@ -39,6 +39,7 @@ from bus.workers.worker import Worker
 from engine.inventories import ProviderId
 from engine.refusals import NotAllowed
 from moor.options import printable
+from tests.contracts.small_world import connected, publish
 from tests.contracts.stage import SETTINGS, Remembering, line, listening, order, station, working
 from tests.varied import varied
 from tests.waiting import until
@@ -260,19 +261,12 @@ HASTY = varied(SETTINGS, NEWER_DELAY_MS=1, NEWER_WAITS_MAX=3)
 @asynccontextmanager
 async def a_broker() -> AsyncIterator[tuple[Broker, Connection]]:
     broker = MemoryBroker().as_user()
-    connection = await broker.connect()
-    await connection.declare(objects_of((CELL,)))
-    try:
+    async with connected(broker, objects_of((CELL,))) as connection:
         yield broker, connection
-    finally:
-        await connection.close()
 
 
-async def publish(connection: Connection, parcels: Sequence[Parcel]) -> None:
-    publishing = await connection.open_publishing()
-    receipts = await asyncio.gather(*map(publishing.publish, parcels))
-    assert set(receipts) == {Receipt.CONFIRMED}
-    await publishing.close()
+async def publish_all(connection: Connection, parcels: Sequence[Parcel]) -> None:
+    assert {*await publish(connection, *parcels)} == {Receipt.CONFIRMED}
 
 
 class Goods:
@@ -343,7 +337,7 @@ async def test_whatever_comes_by_a_queue_its_worker_lives_and_good_neighbours_ar
         working(broker, goods.memory, settings=HASTY, queue=queue) as worker,
     ):
         for _ in range(PARCELS // len(READ) // CHUNK):
-            await publish(connection, drawn(chance, queue, goods))
+            await publish_all(connection, drawn(chance, queue, goods))
             await until_read(connection, queue, worker, goods)
             assert goods.were_handled_once_each()
             assert {letter.queue for letter in await look_and_drop(connection)} == {queue}
@@ -355,12 +349,10 @@ async def test_what_comes_back_is_counted_and_split_whatever_is_in_it() -> None:
     queue = "placement.work"
     chance, goods = random.Random("hostile and returned"), Goods()
     async with a_broker() as (broker, connection):
-        await publish(connection, drawn(chance, queue, goods))
+        await publish_all(connection, drawn(chance, queue, goods))
         consuming = await connection.open_consuming(queue, prefetch=CHUNK)
-        while True:
-            held = await consuming.receive()
-            if len(held) == CHUNK:
-                break
+        while len(await consuming.receive()) < CHUNK:
+            pass
         await consuming.close()
         async with working(broker, goods.memory, settings=HASTY, queue=queue) as worker:
             await until_read(connection, queue, worker, goods)
@@ -376,7 +368,7 @@ async def test_whatever_lies_among_the_dead_letters_is_shown_told_apart_and_drop
             parcels = [
                 hostile_parcel(chance, DEAD, chance.choice((*READ, "x" * 255, ""))) for _ in range(500)
             ]
-            await publish(connection, [*parcels, *parcels])
+            await publish_all(connection, [*parcels, *parcels])
 
             letters = await look_and_drop(connection)
 
@@ -386,9 +378,9 @@ async def test_whatever_lies_among_the_dead_letters_is_shown_told_apart_and_drop
 async def test_whatever_is_replayed_goes_where_it_came_from_or_stays() -> None:
     chance, goods = random.Random("hostile replays"), Goods()
     async with a_broker() as (broker, connection):
-        await publish(connection, [hostile_parcel(chance, DEAD, "placement.work") for _ in range(300)])
+        await publish_all(connection, [hostile_parcel(chance, DEAD, "placement.work") for _ in range(300)])
         nowhere = hostile_parcel(chance, DEAD, "no.such.queue")
-        await publish(connection, [nowhere])
+        await publish_all(connection, [nowhere])
 
         async with open_dead_letters(connection, letters_max=CHUNK) as opened:
             with pytest.raises(
@@ -407,7 +399,7 @@ async def test_whatever_is_said_on_a_feed_its_listener_hears_the_rest() -> None:
     async with a_broker() as (broker, connection), listening(broker, "#", name="p1") as heard:
         for number in range(1, 5):
             hostile = [hostile_parcel(chance, EVENTS, "inventory.refused.c1") for _ in range(CHUNK)]
-            await publish(connection, [among(chance, [line(A_FACT)], each) for each in hostile])
+            await publish_all(connection, [among(chance, [line(A_FACT)], each) for each in hostile])
             await until(lambda number=number: heard.count(A_FACT) >= number * CHUNK)  # type: ignore[misc]
         assert heard.count(A_FACT) == 4 * CHUNK
 
@@ -424,6 +416,6 @@ async def test_whatever_comes_as_an_answer_its_asker_is_answered() -> None:
             (read,) = known_messages(question.parcel, CODEC)
             page = encode(Envelope(message=A_PAGE, cause=read.id))
             hostile = [hostile_parcel(chance, REPLY, reply_to) for _ in range(10)]
-            await publish(connection, [*hostile, among(chance, [page], hostile[0])])
+            await publish_all(connection, [*hostile, among(chance, [page], hostile[0])])
             await consuming.acknowledge(question.tag)
             assert await asked == A_PAGE

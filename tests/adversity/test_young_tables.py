@@ -3,6 +3,7 @@ tables.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -35,16 +36,12 @@ FEW, MANY = 3, 2000
 Deed = Callable[[Any, range], Awaitable[None]]
 
 
-async def add_to_a_cell(store: ConductorStore, numbers: range) -> None:
-    await conductor.save(store, *(conductor.a_row(number, due_s=10) for number in numbers))
-
-
-async def change_in_a_cell(store: ConductorStore, numbers: range) -> None:
-    await conductor.save(store, *(conductor.a_row(number, due_s=20) for number in numbers))
+async def write_in_a_cell(store: ConductorStore, numbers: range, due_s: float) -> None:
+    await conductor.save(store, *(conductor.a_row(number, due_s=due_s) for number in numbers))
 
 
 async def add_to_the_scheduler(store: SchedulerStore, numbers: range) -> None:
-    new = [scheduler.a_placed(scheduler.a_request(number, number)) for number in numbers]
+    new = [scheduler.a_placed(scheduler.a_request(number)) for number in numbers]
     async with store.transaction() as transaction:
         await transaction.accept(new)
         await transaction.note([[row for each in new for row in each.rows]])
@@ -108,17 +105,20 @@ def a_claim_on(number: int, who: str) -> ClaimResources:
 
 async def claim_and_release(store: PlacementStore, numbers: range) -> None:
     client = StoreClient(store)
-    who = [placement.consumer(f"server-{number}") for number in numbers]
     claims = [a_claim_on(number, f"server-{number}") for number in numbers]
     assert all(isinstance(each, Claimed) for each in await client.ask(*claims))
-    for one in who:
-        assert (await store.consumer(one)) is not None
-    await client.ask(*(placement.a_release(one) for one in who))
+    for claim in claims:
+        assert (await store.consumer(claim.consumer)) is not None
+    await client.ask(*(placement.a_release(claim.consumer) for claim in claims))
 
 
 CASES: dict[str, tuple[Callable[[str], Any], Deed, Deed]] = {
     "placement_worker": (PlacementStore, add_hosts_in_use, claim_and_release),
-    "cell_conductor": (lambda url: ConductorStore(url, "c1"), add_to_a_cell, change_in_a_cell),
+    "cell_conductor": (
+        lambda url: ConductorStore(url, "c1"),
+        partial(write_in_a_cell, due_s=10),
+        partial(write_in_a_cell, due_s=20),
+    ),
     "scheduler_worker": (SchedulerStore, add_to_the_scheduler, change_in_the_scheduler),
     "ironic_sync": (IronicStore, add_nodes, change_nodes),
 }
@@ -129,16 +129,13 @@ async def test_a_plan_that_was_made_for_few_rows_walks_no_table_of_many(room: st
     opened, add, change = CASES[room]
     async with empty_database("postgresql") as url:
         await upgrade(url, room)
-        store: Any = opened(url)
-        try:
+        async with closing(opened(url)) as (store,):
             await add(store, range(1, FEW))
             await administer("ANALYZE", url=url)
             await change(store, range(1, FEW))
             await add(store, range(FEW, MANY))
             for number in range(FEW, MANY, MANY // 40):
                 await change(store, range(number, number + 3))
-        finally:
-            await store.close()
 
         # Adding a row reads a few rows by key. A statement that walks the table would read 1,000 more each time.
         assert await _rows_read(url) < 20 * MANY
