@@ -98,15 +98,11 @@ def placement(cloud: Identities, tmp_path_factory: pytest.TempPathFactory) -> It
         yield server.url
 
 
-async def ask(url: str, token: str, method: str = "GET", path: str = "/resource_providers") -> httpx.Response:
+async def status(url: str, token: str, method: str = "GET", path: str = "/resource_providers") -> int:
     headers = {**VERSION, **({"x-auth-token": token} if token else {})}
     async with httpx.AsyncClient(timeout=60) as client:
         body = {"name": uuid4().hex} if method == "POST" else None
-        return await client.request(method, f"{url}{path}", headers=headers, json=body)
-
-
-async def status(url: str, token: str, method: str = "GET", path: str = "/resource_providers") -> int:
-    return (await ask(url, token, method, path)).status_code
+        return (await client.request(method, f"{url}{path}", headers=headers, json=body)).status_code
 
 
 async def test_each_role_may_do_at_placement_what_upstreams_rules_say(

@@ -189,8 +189,7 @@ async def administer(*statements: str, url: str = "") -> None:
 @asynccontextmanager
 async def a_session(url: str, **more: Any) -> AsyncIterator[asyncpg.Connection]:
     """A session of the driver's own. The driver reads several hosts in a URL by itself, other than SQLAlchemy."""
-    session = await asyncpg.connect(url.replace("+asyncpg", ""), **more)
-    async with closing(session):
+    async with closing(await asyncpg.connect(url.replace("+asyncpg", ""), **more)) as (session,):
         yield session
 
 

@@ -38,9 +38,10 @@ from tests.contracts.placement_orders import (
     inventories,
     provider,
 )
-from tests.contracts.sql_stores import LOCKS_AWAITED, migrated_database
+from tests.contracts.sql_stores import LOCKS_AWAITED, a_session, as_owner, migrated_database
 from tests.contracts.store_client import StoreClient, leading, names, pages_of
 from tests.contracts.stores import STORES, undone
+from tests.running import closing
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -159,15 +160,16 @@ async def test_a_new_leader_starts_a_new_term_where_the_last_one_marked(client: 
 @pytest.mark.parametrize("kind", STORES[1:])
 async def test_a_leader_whose_term_is_over_publishes_nothing_more(kind: str) -> None:
     """It may not notice that the server has ended its session, and another process leads."""
-    async with migrated_database(kind) as url:
-        store, database = PlacementStore(url), open_database(url)
-        async with leading(store) as feed:
-            await write_once(database, begin_term)
+    async with (
+        migrated_database(kind) as url,
+        closing(open_database(url)) as (database,),
+        closing(PlacementStore(url)) as (store,),
+        leading(store) as feed,
+    ):
+        await write_once(database, begin_term)
 
-            with pytest.raises(Transient, match="is over"):
-                await feed.mark(1, (await feed.read()).cursor)
-        await database.close()
-        await store.close()
+        with pytest.raises(Transient, match="is over"):
+            await feed.mark(1, (await feed.read()).cursor)
 
 
 async def test_pruning_forgets_tombstones_but_not_the_living(client: StoreClient) -> None:
@@ -348,28 +350,21 @@ async def test_a_log_with_a_publisher_is_pruned_by_nobody_before_it_is_published
 
 @pytest.mark.parametrize("kind", STORES[1:])
 async def test_a_pruner_that_waits_takes_nothing_back_that_is_published_meanwhile(kind: str) -> None:
-    async with migrated_database(kind) as url:
-        store, other = PlacementStore(url), open_database(url)
+    async with (
+        migrated_database(kind) as url,
+        closing(PlacementStore(url)) as (store,),
+        a_session(as_owner(url)) as other,
+    ):
         client = StoreClient(store)
         await client.report(a_host("host-1"), a_host("host-2"))
-
-        async def is_waiting() -> bool:
-            async with other.reading() as transaction:
-                ((waiting,),) = await transaction.fetch(LOCKS_AWAITED)
-                return bool(waiting)
-
         async with leading(store) as feed:
             # Its delete is undone, and the pruner goes on.
-            async with undone(other.writing()) as first:
-                assert await first.fetch("DELETE FROM change_log RETURNING 1")
+            async with undone(other.transaction()):
+                assert await other.fetch("DELETE FROM change_log RETURNING 1")
                 pruning = asyncio.create_task(store.prune(BEFORE_EVERYTHING, AFTER_EVERYTHING))
-                await until(is_waiting, "the pruner waits for a row")
+                await until(lambda: other.fetchval(LOCKS_AWAITED), "the pruner waits for a row")
                 await client.ask(a_claim())
                 published = (await feed.read()).cursor
                 await feed.mark(2, published)
             assert await pruning > 0
-        async with other.reading() as transaction:
-            ((stored,),) = await transaction.fetch("SELECT cursor FROM feed")
-        assert stored == published
-        await other.close()
-        await store.close()
+        assert await other.fetchval("SELECT cursor FROM feed") == published

@@ -41,6 +41,7 @@ from tests.contracts.placement_orders import (
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.store_client import StoreClient, leading, pages_of
 from tests.contracts.stores import STORES
+from tests.running import closing
 
 pytestmark = pytest.mark.asyncio
 
@@ -151,9 +152,11 @@ async def test_a_write_counts_for_its_project_though_a_later_one_of_its_batch_is
 
 @pytest.mark.parametrize("books", STORES[1:])
 async def test_a_worker_that_does_not_know_of_a_first_limit_yet_tries_again(books: str) -> None:
-    async with migrated_database(books) as url:
-        one, other = PlacementStore(url), PlacementStore(url)
-        ours, theirs = StoreClient(one), StoreClient(other)
+    async with (
+        migrated_database(books) as url,
+        closing(PlacementStore(url), PlacementStore(url)) as stores,
+    ):
+        ours, theirs = map(StoreClient, stores)
         await ours.report(a_host("host-1"))
         await ours.ask(claiming("a"))
         await theirs.ask(claiming("b"))
@@ -163,8 +166,6 @@ async def test_a_worker_that_does_not_know_of_a_first_limit_yet_tries_again(book
             await theirs.ask(claiming("c"))
 
         assert await theirs.ask(claiming("c")) == (over(INSTANCES, 2, 2, 1),)
-        await one.close()
-        await other.close()
 
 
 THIRD_HOST = provider("host-3")

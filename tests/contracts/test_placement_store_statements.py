@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from bus.messages.placement import ClaimResources
-from engine.inventories import ConsumerId
 from engine.refusals import Claimed, DoesNotFit
 from kit.sql import PostgresSession
 from placement_worker.core.claims import keys_of_orders
@@ -135,12 +134,8 @@ async def a_reader() -> AsyncIterator[tuple[str, PlacementStore, StoreClient]]:
     ):
         client = StoreClient(writer)
         await client.report_one(orders.a_host("host-1", VCPU=4))
-        await client.ask_one(claimed_by(orders.WEB))
+        await client.ask_one(a_claim("web"))
         yield url, reader, client
-
-
-def claimed_by(who: ConsumerId) -> Any:
-    return orders.a_claim(orders.a_share(HOST, orders.amounts(HOST, VCPU=1)), who)
 
 
 @asynccontextmanager
@@ -176,7 +171,7 @@ async def test_a_poll_of_the_feed_is_one_statement(monkeypatch: pytest.MonkeyPat
             await asyncio.sleep(0)
         assert len(said) == 1, said
 
-        await client.ask_one(claimed_by(orders.DB))
+        await client.ask_one(a_claim("db"))
         polled = await feed.read()
         assert [each.used["VCPU"] for each in polled.usage] == [2]
         assert [each.consumer for each in polled.claimed] == [orders.DB]

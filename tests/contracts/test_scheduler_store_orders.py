@@ -14,7 +14,7 @@ from msgspec import structs
 from bus.messages.build import BuildInstance, InstanceOrder
 from engine.flavors import Flavor, InstanceId
 from engine.requests import InstanceSpec
-from kit.sql import open_database, read_once
+from kit.sql import open_database, read_once, write_once
 from scheduler_worker.core.instances.history import encoded
 from scheduler_worker.core.instances.lifecycle import deleted_unseen
 from scheduler_worker.core.instances.rows import DELETED, InstanceRow, accepted
@@ -212,13 +212,10 @@ def _plans_of(connection: sa.Connection, work: Callable[..., Any], query: Instan
     return plans
 
 
-def _forget_orders(connection: sa.Connection) -> None:
-    connection.execute(sa.text("UPDATE requested_instances SET name_order = NULL"))
-
-
 async def test_rows_of_release_0_1_0_are_found_by_their_names_once_these_are_in_order(url: str) -> None:
-    async with closing(open_database(url)) as (database,), database.writing() as transaction:
-        await transaction.run(_forget_orders)
+    forget = "UPDATE requested_instances SET name_order = NULL"
+    async with closing(open_database(url)) as (database,):
+        await write_once(database, lambda connection: connection.exec_driver_sql(forget))
     async with closing(SchedulerStore(url)) as (store,):
         assert await store.instances(InstanceQuery(name="web-2")) == []
 
