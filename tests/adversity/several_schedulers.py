@@ -25,6 +25,7 @@ from engine.flavors import JoinedGroup
 from engine.inventories import GroupId
 from tests.adversity.real_cloud import RealCloud, a_build, instance_of, real_cloud
 from tests.adversity.worker_process import BUS
+from tests.contracts.small_world import connected
 from tests.contracts.sql_stores import administer
 from tests.running import running
 from tests.waiting import until
@@ -186,11 +187,12 @@ async def _several(size: Size) -> AsyncIterator[RealCloud]:
         placements = [f"placement-{number}" for number in range(1, size.placements + 1)]
         await here.start(*placements, *schedulers, *of_cells)
         await here.until_up(size.hosts)
-        await until(
-            lambda: here.under_test.consumers("scheduler.requests"),
-            "all schedulers take requests",
-            lambda found: found == len(schedulers),
-        )
+        async with connected(here.under_test.broker()) as connection:
+            await until(
+                lambda: connection.consumers("scheduler.requests"),
+                "all schedulers take requests",
+                lambda found: found == len(schedulers),
+            )
         yield here
 
 

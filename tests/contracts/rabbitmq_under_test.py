@@ -352,12 +352,6 @@ class RabbitMQUnderTest:
                 '{ok, _} = rabbit_amqqueue:delete(Queue, false, false, <<"tests">>)'
             )
 
-    async def consumers(self, queue: str) -> int:
-        """How many consumers this queue has."""
-        name = f'rabbit_misc:r(<<"{self.virtual_host}">>, queue, <<"{queue}">>)'
-        look = f"case rabbit_amqqueue:lookup({name}) of {{ok, Q}} -> [{{_, N}}] = rabbit_amqqueue:info(Q, [consumers]), N; _ -> 0 end"
-        return int(await self._eval(look))
-
     async def feeds(self) -> Sequence[str]:
         """Queues whose names RabbitMQ generated, and which no connection owns."""
         listed = await self._eval(

@@ -34,8 +34,8 @@ RARELY = NovaSettings(read_s=3600)
 class FakeNova:
     """What the API would say; an error in `fails` is raised instead."""
 
-    def __init__(self, cloud: NovaCloud | None = None) -> None:
-        self.now = cloud or a_cloud()
+    def __init__(self) -> None:
+        self.now = a_cloud()
         self.fails: Unavailable | None = None
         self.reads = self.answered = 0
         # While set, a reading that has begun does not end.
@@ -55,6 +55,11 @@ class FakeNova:
         return ServicesRead(tuple(self.now.services.values()))
 
 
+@pytest.fixture
+def nova() -> FakeNova:
+    return FakeNova()
+
+
 @asynccontextmanager
 async def keeping(
     nova: FakeNova,
@@ -65,6 +70,9 @@ async def keeping(
     link = None if under_test is None else Link(under_test.broker(), SETTINGS)
     keeper = NovaCloudKeeper(nova, settings, services_s=services_s, link=link, queue=QUEUE, bus=SETTINGS)
     async with running((keeper,), *([] if link is None else [link])):
+        if link is not None:
+            # When the queue is bound, all is read once more, since earlier notifications may be lost.
+            await until(lambda: nova.reads >= 2)
         yield keeper
 
 
@@ -81,18 +89,11 @@ def reason(keeper: NovaCloudKeeper) -> str:
     return "" if cloud is None or SERVICE not in cloud.services else cloud.services[SERVICE].disabled_reason
 
 
-async def listens(nova: FakeNova) -> None:
-    """Wait until the queue is bound: then all is read once more, since earlier notifications may be lost."""
-    await until(lambda: nova.reads >= 2)
-
-
 @pytest.mark.hits("a notification %r of Nova cannot be read, and all is read again: %s")
 async def test_a_notification_changes_what_is_known_and_others_are_counted(
-    under_test: BrokerUnderTest,
+    under_test: BrokerUnderTest, nova: FakeNova
 ) -> None:
-    nova = FakeNova()
     async with connected(under_test.broker(), THEIRS) as theirs, keeping(nova, under_test) as keeper:
-        await listens(nova)
         assert reason(keeper) == ""
         other = Parcel("nova", "versioned_notifications.info", body("instance.update", "X", {}))
         await publish(theirs, other, Parcel("nova", "scheduler", b"no notification"), said(1, disabled=True))
@@ -109,10 +110,10 @@ async def test_a_notification_changes_what_is_known_and_others_are_counted(
             assert f'moor_nova_notifications_total{{outcome="{outcome}"}} 1.0' in page
 
 
-async def test_what_is_told_during_a_reading_is_not_undone_by_it(under_test: BrokerUnderTest) -> None:
-    nova = FakeNova()
+async def test_what_is_told_during_a_reading_is_not_undone_by_it(
+    under_test: BrokerUnderTest, nova: FakeNova
+) -> None:
     async with connected(under_test.broker(), THEIRS) as theirs, keeping(nova, under_test) as keeper:
-        await listens(nova)
         nova.held.clear()
         await publish(theirs, Parcel("nova", "versioned_notifications.info", b"{"))
         await until(lambda: nova.reads == 3)
@@ -126,12 +127,10 @@ async def test_what_is_told_during_a_reading_is_not_undone_by_it(under_test: Bro
 
 
 async def test_a_broker_without_nova_is_listened_to_as_soon_as_there_is_one(
-    under_test: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
+    under_test: BrokerUnderTest, nova: FakeNova, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nova_bridge.cloud_reading.BIND_S", 0.02)
-    nova = FakeNova()
     async with connected(under_test.broker()) as ours, keeping(nova, under_test) as keeper:
-        await listens(nova)
         await ours.declare(THEIRS)
         await until(lambda: nova.reads >= 3)
         await publish(ours, said(1, disabled=True))
@@ -139,10 +138,10 @@ async def test_a_broker_without_nova_is_listened_to_as_soon_as_there_is_one(
         await until(lambda: reason(keeper) == "1")
 
 
-async def test_after_an_interruption_all_is_read_again(under_test: BrokerUnderTest) -> None:
-    nova = FakeNova()
+async def test_after_an_interruption_all_is_read_again(
+    under_test: BrokerUnderTest, nova: FakeNova
+) -> None:
     async with connected(under_test.broker(), THEIRS), keeping(nova, under_test) as keeper:
-        await listens(nova)
         before = nova.reads
         nova.now = a_cloud(services={SERVICE: service(is_disabled=True, disabled_reason="missed")})
         await under_test.cut_connections()
@@ -150,8 +149,7 @@ async def test_after_an_interruption_all_is_read_again(under_test: BrokerUnderTe
         await until(lambda: nova.reads > before and reason(keeper) == "missed")
 
 
-async def test_a_nova_that_does_not_answer_leaves_what_is_known_and_is_asked_again() -> None:
-    nova = FakeNova()
+async def test_a_nova_that_does_not_answer_leaves_what_is_known_and_is_asked_again(nova: FakeNova) -> None:
     async with keeping(nova, None, NovaSettings(read_s=0.05), services_s=0.05) as keeper:
         await until(lambda: keeper.cloud is not None)
         nova.fails = Unavailable("Nova answers 503")
