@@ -170,9 +170,7 @@ async def test_an_application_acts_under_none_of_its_keys_as_somebody_else(cloud
         "instance.delete.shop",
         DeleteInstance(instance=cloud.theirs, project="shop"),
     )
-    letters = await cloud.letters(6)
-
-    assert all("counts only under the key" in letter.reason for letter in letters)
+    assert all("counts only under the key" in letter.reason for letter in await cloud.letters(6))
 
 
 async def test_copies_are_judged_by_the_key_that_the_broker_judged(cloud: Cloud) -> None:
@@ -221,18 +219,14 @@ async def test_nobody_has_anybody_else_answered(cloud: Cloud) -> None:
             b'{"id":"1","message":{"type":"instance.query","project":"shop"}}',
             reply_to=reply_to,
         )
-    letters = await cloud.letters(4)
-
-    assert all("reply_to" in letter.reason for letter in letters)
+    assert all("reply_to" in letter.reason for letter in await cloud.letters(4))
 
 
 async def test_who_does_not_say_who_it_is_is_refused_and_not_answered(cloud: Cloud) -> None:
     await say(cloud, ADMIN.user, API, "instance.delete.-", DeleteInstance(instance=cloud.theirs), named=False)
     # A user created by hand, with all rights, and a name that no role has.
     await say(cloud, "", API, "instance.delete.-", DeleteInstance(instance=cloud.theirs), named=False)
-    letters = await cloud.letters(2)
-
-    assert all("user_id" in letter.reason for letter in letters)
+    assert all("user_id" in letter.reason for letter in await cloud.letters(2))
 
 
 async def test_headers_of_retries_are_believed_on_exchanges_for_retries_alone(cloud: Cloud) -> None:
@@ -241,9 +235,7 @@ async def test_headers_of_retries_are_believed_on_exchanges_for_retries_alone(cl
     await say(cloud, SHOP.user, API, "build.request.shop", disable, headers=forged)
     # Its own retry exchange reaches only its own queue, which takes no orders about hosts.
     await say(cloud, COMPUTE, f"moor.retry.compute.{CELL}", f"compute.{CELL}.work", disable, headers=forged)
-    letters = await cloud.letters(2)
-
-    assert len(letters) == 2
+    assert len(await cloud.letters(2)) == 2
 
 
 async def test_facts_by_who_may_not_state_them_change_no_picture(cloud: Cloud) -> None:

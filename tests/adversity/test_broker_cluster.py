@@ -133,10 +133,8 @@ async def test_nodes_of_the_broker_are_killed_under_boots_and_nothing_is_lost_or
         )
 
         await here.until_at_rest(lambda _: SMALL)
-        instances = await here.instances()
-        assert Counter(each.state for each in instances) == {"active": boots}
+        assert Counter(each.state for each in await here.instances()) == {"active": boots}
         in_cells = await here.rows("SELECT id FROM cell_instances")
         assert len({id_ for (id_,) in in_cells}) == len(in_cells) == boots
-        hosts = await here.hosts()
-        assert sum(host.instances for host in hosts) == boots
+        assert sum(host.instances for host in await here.hosts()) == boots
         assert await here.audited() == ()

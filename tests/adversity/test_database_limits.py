@@ -97,8 +97,7 @@ class Scene:
         here, self.client = self._station("placement"), self._station("client", asks=True)
         pace = FeedPace(lead_again_s=0.05)
         parts = placement_parts((here,), self.store, PlacementSettings(), pace=pace)
-        for some in (parts, (self.client,)):
-            await self._stack.enter_async_context(running(some))
+        await self._stack.enter_async_context(running((*parts, self.client)))
         await StoreClient(self.patient).report_one(a_host(VCPU=4 * CLAIMS))
         await self.claim(0)
 

@@ -64,8 +64,7 @@ async def test_a_promoted_standby_is_found_and_nothing_that_was_committed_is_los
     under_test = await RabbitMQUnderTest.start()
     database = partial(tables_on, pair)
     async with cloud_on(under_test, CELL, database=database, sizes={"HOSTS_PER_CELL": str(HOSTS)}) as here:
-        kinds = ("placement-1", "scheduler-1", "scheduler-2", f"conductor-{CELL}", f"compute-{CELL}")
-        await here.start(*kinds)
+        await here.start("placement-1", "scheduler-1", "scheduler-2", f"conductor-{CELL}", f"compute-{CELL}")
         await here.until_up(HOSTS)
         builds = [a_build(number) for number in range(1, BOOTS + 1)]
 

@@ -118,7 +118,9 @@ async def a_metal_cloud() -> AsyncIterator[tuple[RealCloud, Watched]]:
             "every node has an owner who has read it",
             lambda found: sum(count for _, count in found) == NODES,
         )
-        await until(lambda: here.rows(OFFERED), "placement offers every node", lambda found: found == [(NODES,)])
+        await until(
+            lambda: here.rows(OFFERED), "placement offers every node", lambda found: found == [(NODES,)]
+        )
         yield here, watched
 
 
@@ -139,8 +141,7 @@ async def test_300_deploys_and_deletes_settle_whatever_is_killed_restarted_or_aw
                     await here.kill_and_start_again("ironic-d2")
             await here.until_in(ended + OF_A_WAVE, "active", "error", "deleted")
 
-            deletes = [DeleteInstance(instance=instance_of(build)) for build in builds]
-            await here.send(deletes)
+            await here.send([DeleteInstance(instance=instance_of(build)) for build in builds])
             await here.until_in(ended + OF_A_WAVE // 4, "deleted")
             if wave == 0:
                 watched.ironic.go_away(3.0)
@@ -196,8 +197,7 @@ async def test_rebuilds_end_whatever_is_killed_restarted_or_away_and_none_is_don
         deployed = watched.deployed
         await asyncio.gather(*[here.client.ask(order) for order in orders])
         assert await states_of(here) == states
-        deletes = [DeleteInstance(instance=each.id) for each in states]
-        await here.send(deletes)
+        await here.send([DeleteInstance(instance=each.id) for each in states])
         await here.until_in(REBUILT, "deleted")
         await until_settled(here, watched)
         assert watched.deployed == deployed

@@ -65,8 +65,9 @@ async def nobody_has_built_what_is_not_active(here: RealCloud) -> None:
         has[state.host] += state.state == "active"
 
     async def untrue() -> list[tuple[str, int, int]]:
-        hosts = await here.hosts()
-        return [(host.name, host.instances, has[host.name]) for host in hosts if not is_true(host)]
+        return [
+            (host.name, host.instances, has[host.name]) for host in await here.hosts() if not is_true(host)
+        ]
 
     def is_true(host: HostState) -> bool:
         built = has[host.name]

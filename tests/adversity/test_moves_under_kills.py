@@ -85,16 +85,14 @@ async def test_conductors_and_schedulers_are_killed_in_the_middle_of_moves_and_e
         await booted(here, *WORKERS)
 
         began_s = time.monotonic()
-        moves = [a_move(number) for number in range(1, MOVES + 1)]
-        asking = asyncio.create_task(ask(here, moves))
+        asking = asyncio.create_task(ask(here, [a_move(number) for number in range(1, MOVES + 1)]))
         victims = (SCHEDULERS[0], CONDUCTORS[0], SCHEDULERS[1], CONDUCTORS[1])
         for number, victim in enumerate(victims):
             await until_settled(here, MOVES * number // (len(victims) + 1))
             await here.kill_and_start_again(victim)
         await asking
-        states = await until_settled(here, MOVES)
 
-        reverting = asyncio.create_task(ask(here, reverts_of(states)))
+        reverting = asyncio.create_task(ask(here, reverts_of(await until_settled(here, MOVES))))
         await asyncio.gather(*[here.kill_and_start_again(victim) for victim in CONDUCTORS])
         await reverting
         await until_all(here, is_back)

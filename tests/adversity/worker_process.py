@@ -65,9 +65,8 @@ def _scheduler(station: Station, database: str, stack: AsyncExitStack) -> tuple[
 
     rows = SchedulerStore(database)
     stack.push_async_callback(rows.close)
-    instances_max = int(os.environ.get("INSTANCES_PER_HOST_MAX", "50"))
     settings = SchedulerSettings(
-        instances_per_host_max=instances_max,
+        instances_per_host_max=int(os.environ.get("INSTANCES_PER_HOST_MAX", "50")),
         io_ops_weight_multiplier=float(os.environ.get("IO_OPS_WEIGHT", "-1")),
     )
     return scheduler_parts(station, rows, settings, pace=SchedulerPace(unconfirmed_s=2, deadline_poll_s=1))

@@ -154,9 +154,8 @@ async def test_candidates_can_be_claimed_as_they_are_told(server: Server) -> Non
     query = "/allocation_candidates?resources=VCPU:2,DISK_GB:3&limit=1"
     found = await server.done("GET", query)
     (request,) = found["allocation_requests"]
-    claim = {**an_allocation(), **request}
 
-    await server.done("PUT", f"/allocations/{OTHER}", claim)
+    await server.done("PUT", f"/allocations/{OTHER}", {**an_allocation(), **request})
 
     held = await server.done("GET", f"/allocations/{OTHER}")
     assert held["allocations"][HOST]["resources"] == {"VCPU": 2, "DISK_GB": 3}

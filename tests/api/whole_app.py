@@ -116,9 +116,8 @@ async def a_server(kind: str = "memory", **options: Any) -> AsyncIterator[Server
 async def server_over(
     store: PlacementStore, policy: str = "open", auth: Authentication | None = None, **options: Any
 ) -> AsyncIterator[Server]:
-    listen = Listen("127.0.0.1", 0)
     serving = structs.replace(
-        ServiceOptions(listen, auth or BelievedToken(), policy_named(policy)), **options
+        ServiceOptions(Listen("127.0.0.1", 0), auth or BelievedToken(), policy_named(policy)), **options
     )
     service = PlacementService(store, serving)
     transport = ToHere(service.url)

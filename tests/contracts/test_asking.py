@@ -122,9 +122,7 @@ async def test_a_refused_question_fails_its_own_caller_and_no_other(under_test: 
     async with station(under_test.broker(SHOP.user), asks=True) as client:
         client.raise_refusals()
         allowed = asyncio.ensure_future(client.ask(AskUsages(project="shop")))
-        refused = [client.ask(AskHosts()) for _ in range(3)]
-
-        found = await asyncio.gather(*refused, return_exceptions=True)
+        found = await asyncio.gather(*(client.ask(AskHosts()) for _ in range(3)), return_exceptions=True)
 
         assert [type(each) for each in found] == [AccessRefused] * 3
         done, _ = await asyncio.wait((allowed,), timeout=0.5)

@@ -105,8 +105,7 @@ async def test_a_restart_keeps_what_is_durable_and_nothing_else(under_test: Brok
     async with connected(under_test.broker(), world(WORK, QUESTIONS, FEED, ANSWERS)) as connection:
         await connection.declare(passing)
         await publish_bodies(connection, *range(50))
-        question = structs.replace(parcel(b"a question", "question"), persistent=False)
-        await publish(connection, question)
+        await publish(connection, structs.replace(parcel(b"a question", "question"), persistent=False))
         waiting = await connection.open_consuming(QUESTIONS.name, prefetch=1)
         publishing = await connection.open_publishing()
         working = await connection.open_consuming(WORK.name, prefetch=10)

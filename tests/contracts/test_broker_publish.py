@@ -76,9 +76,8 @@ async def test_one_that_must_be_routed_and_cannot_is_told_apart_from_its_neighbo
 ) -> None:
     lost = Parcel(TOWN, "nowhere", b"lost", mandatory=True)
     kept = structs.replace(parcel(b"kept"), mandatory=True)
-    receipts = await publish(connection, kept, lost, kept, lost, lost)
 
-    assert receipts == [
+    assert await publish(connection, kept, lost, kept, lost, lost) == [
         Receipt.CONFIRMED,
         Receipt.UNROUTABLE,
         Receipt.CONFIRMED,
@@ -223,8 +222,7 @@ async def test_a_full_queue_refuses_until_it_was_consumed(under_test: BrokerUnde
 
 
 async def test_a_feed_forgets_its_oldest(under_test: BrokerUnderTest) -> None:
-    objects = world(FEED, limits=Limits(feed_length_max=10))
-    async with connected(under_test.broker(), objects) as connection:
+    async with connected(under_test.broker(), world(FEED, limits=Limits(feed_length_max=10))) as connection:
         await publish_bodies(connection, *range(25), routing_key="news")
 
         assert bodies(await drain(connection, FEED.name, 10)) == [*range(15, 25)]

@@ -266,9 +266,15 @@ async def test_a_replay_is_refused_for_what_its_first_sender_may_not_send_and_ot
     moment = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 
     def buried(sender: str, said: Message, key: str) -> Parcel:
-        origin = Origin(sender, "", API, key)
         return dead_letter_parcel(
-            body(said), REQUESTS, origin, reason="no", attempts=1, where="s", letter=key + sender, at=moment
+            body(said),
+            REQUESTS,
+            Origin(sender, "", API, key),
+            reason="no",
+            attempts=1,
+            where="s",
+            letter=key + sender,
+            at=moment,
         )
 
     async with a_scheduler(under_test, heard):
@@ -302,9 +308,7 @@ async def test_a_cells_worker_speaks_for_others_in_its_own_queues_alone(
     await given_up(under_test.broker(), "placement.work")
     await dead_letters(under_test.broker(), 2)
 
-    origins = {each.queue: each.origin for each in await client.list_dead_letters()}
-
-    assert origins == {
+    assert {each.queue: each.origin for each in await client.list_dead_letters()} == {
         own: Origin(OPERATOR, "", API, "host.set"),
         "placement.work": Origin(CONDUCTOR, "", PLACEMENT, "release.c1"),
     }

@@ -136,9 +136,8 @@ async def test_the_tree_and_its_holders_are_told_to_its_cell_alone(client: Resha
 
 
 async def test_inventories_and_what_is_held_move_together_and_back(client: ReshapingClient) -> None:
-    verdict = await client.reshape(NESTED, {WEB: WEB_IN_LEFT, DB: DB_IN_RIGHT})
+    assert isinstance(await client.reshape(NESTED, {WEB: WEB_IN_LEFT, DB: DB_IN_RIGHT}), ReportAccepted)
 
-    assert isinstance(verdict, ReportAccepted)
     states = await client.providers()
     assert {each.id for each in states.values()} == {HOST, LEFT, RIGHT, CARD, OTHER_HOST, POOL}
     assert states[CARD].parent == LEFT

@@ -223,9 +223,7 @@ async def test_of_two_that_insert_a_row_one_loses(store: IronicStore) -> None:
 async def test_a_row_that_was_never_there_is_not_made_by_a_write_that_names_a_version(
     store: IronicStore,
 ) -> None:
-    saved = await save(store, structs.replace(a_row(1), version=4))
-
-    assert saved == SavedRows((), (node_id(1),))
+    assert await save(store, structs.replace(a_row(1), version=4)) == SavedRows((), (node_id(1),))
     assert await known(store, 1) == []
 
 
@@ -348,8 +346,10 @@ async def test_a_node_moves_once_from_the_owner_and_epoch_that_were_seen(store: 
 
     assert moved == (Owned(node_id(1), "d2", 4),)
     assert again == ()
-    now = await known(store, 1, 2, 3)
-    assert now == [structs.replace(before[0], owner="d2", epoch=4, version=2), *before[1:]]
+    assert await known(store, 1, 2, 3) == [
+        structs.replace(before[0], owner="d2", epoch=4, version=2),
+        *before[1:],
+    ]
     assert [row.id for row in await store.page_of("d2", 10, needs="read")] == [node_id(1)]
 
 

@@ -74,8 +74,8 @@ async def test_a_transaction_that_fails_changes_nothing(client: StoreClient) -> 
     async with undone(client.store.transaction()) as tx:
         orders = a_claim(TWO_CPUS, WEB), a_release(DB)
         ledger = await tx.lock_claims(keys_of_orders(orders))
-        asked = [Sent(order) for order in orders]
-        await tx.write_claims(decide_claims(ledger, asked, NOON, HORIZON).changes)
+        decision = decide_claims(ledger, [Sent(order) for order in orders], NOON, HORIZON)
+        await tx.write_claims(decision.changes)
 
     assert (await client.providers(), await client.row(DB)) == before
     assert (await client.row(WEB)).attempt == 0
@@ -84,10 +84,9 @@ async def test_a_transaction_that_fails_changes_nothing(client: StoreClient) -> 
 
 async def test_of_a_claim_for_many_nothing_is_granted_if_one_does_not_fit(client: StoreClient) -> None:
     whos = consumer("a"), consumer("b"), consumer("c")
-    hosts = HOST, OTHER_HOST, HOST
     asked = [
         Sent(a_claim(a_share(host, amounts(host, VCPU=3)), who))
-        for host, who in zip(hosts, whos, strict=True)
+        for host, who in zip((HOST, OTHER_HOST, HOST), whos, strict=True)
     ]
 
     async with client.store.transaction() as tx:
@@ -112,12 +111,12 @@ async def test_rows_of_releases_that_came_first_are_counted_by_their_cell(client
     await client.ask(a_release(WEB))
     await client.ask(*[a_release(each) for each in early[:3]])
     await client.ask(a_release(early[3], cell="c2"))
-    of_shop = ReleaseClaim(cell="cell0", consumer=early[4], attempt=1, issued_at=NOON, project="shop")
-    await client.ask(of_shop)
+    await client.ask(
+        ReleaseClaim(cell="cell0", consumer=early[4], attempt=1, issued_at=NOON, project="shop")
+    )
 
     async with client.store.transaction() as tx:
-        counted = await tx.tombstones((CELL, "c2", "cell0", "c9"), 10)
-        assert counted == {CELL: 3, "c2": 1, "cell0": 1, "c9": 0}
+        assert await tx.tombstones((CELL, "c2", "cell0", "c9"), 10) == {CELL: 3, "c2": 1, "cell0": 1, "c9": 0}
         assert await tx.tombstones((CELL,), 2) == {CELL: 2}
 
 
@@ -181,11 +180,10 @@ async def test_the_feed_tells_the_members_of_a_move_in_an_order_that_readers_can
 ) -> None:
     await client.report(pool())
     async with leading(client.store) as feed:
-        back = a_swap(on(HOST, 1), held=2, attempt=3, returns=MIGRATION, group=GROUP)
         await client.ask(
             a_claim(on(HOST, 1), group=GROUP),
             a_swap(on(OTHER_HOST, 1), migration=MIGRATION, group=GROUP),
-            back,
+            a_swap(on(HOST, 1), held=2, attempt=3, returns=MIGRATION, group=GROUP),
             # The next destination is tried with the same migration.
             a_swap(on(OTHER_HOST, 1), held=3, attempt=4, migration=MIGRATION, group=GROUP),
         )

@@ -454,8 +454,7 @@ async def test_a_dead_letter_waits_in_its_queue_until_the_queue_of_dead_letters_
             await consuming.give_back(delivery.tag)
 
         await connection.declare(STANDING)
-        dead = await connection.open_consuming("dead", prefetch=1)
-        (letter,) = await receive(dead, 1)
+        (letter,) = await receive(await connection.open_consuming("dead", prefetch=1), 1)
 
     assert letter.parcel.body == b"killer"
     assert letter.parcel.routing_key == work.name

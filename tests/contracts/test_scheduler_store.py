@@ -133,8 +133,7 @@ async def test_a_request_is_forgotten_when_all_of_it_was_deleted_long_ago_and_ha
     assert await store.prune(LATER, 10) == 1
     assert await store.prune(LATER, 10) == 0
 
-    left = await store.instances(InstanceQuery())
-    assert [row.id.int for row in left] == [20, 21, 30, 31, 40, 41]
+    assert [row.id.int for row in await store.instances(InstanceQuery())] == [20, 21, 30, 31, 40, 41]
     assert [type(each) for each in await accept(store, a_request(1, 10, 11), a_request(2, 20, 21))] == [
         Known,
         Known,
@@ -179,8 +178,7 @@ async def test_what_a_project_has_without_a_host_is_counted_until_it_is_deleted(
         of_shop(a_request(6), state="offloaded", cell="c1"),
         a_request(7),
     )
-    unseen = [deleted_unseen(instance(number), NOON, "shop") for number in (8, 9, 10)]
-    await save(store, *unseen)
+    await save(store, *(deleted_unseen(instance(number), NOON, "shop") for number in (8, 9, 10)))
 
     assert await store.unplaced("shop", 10) == (4, 3)
     assert await store.unplaced("shop", 2) == (2, 2)
@@ -358,8 +356,7 @@ async def test_one_that_is_there_and_a_number_that_is_taken_are_refused_and_the_
     )
 
     assert refused == [instance(1), instance(5), instance(6)]
-    kept = {row.id for row in await rows_of(store, 1, 5, 6, 7)}
-    assert kept == {instance(1), instance(5), instance(7)}
+    assert [row.id.int for row in await rows_of(store, 1, 5, 6, 7)] == [1, 5, 7]
 
 
 @pytest_asyncio.fixture

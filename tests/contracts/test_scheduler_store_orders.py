@@ -101,8 +101,7 @@ async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     async with migrated_database(request.param, "scheduler_worker") as url:
         store = SchedulerStore(url)
         for number in range(16):
-            some = rows()[number * 5 : number * 5 + 5]
-            await accept(store, NewRequest(request_id(number), b"same", some))
+            await accept(store, NewRequest(request_id(number), b"same", rows()[number * 5 : number * 5 + 5]))
         # Of no request yet: no question finds it.
         await save(store, deleted_unseen(instance(500), NOON))
         await store.close()

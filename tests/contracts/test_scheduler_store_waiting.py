@@ -28,8 +28,7 @@ async def begin(
 ) -> None:
     """A request is accepted, and finds no host."""
     at = NOON + after_s * S
-    build = BuildInstance(request_id=request_id(number))
-    rows = accepted(build, [instance(number)], at, ENDS, b"a spec")
+    rows = accepted(BuildInstance(request_id=request_id(number)), [instance(number)], at, ENDS, b"a spec")
     await accept(store, NewRequest(request_id(number), b"same", rows))
     row = waits(rows[0], at, KeptRequest(digest, b"a request"), priority=priority, reason="no valid host")
     assert row is not None

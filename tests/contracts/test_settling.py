@@ -200,7 +200,9 @@ async def test_a_message_that_cannot_be_read_is_counted_too(broker: Broker) -> N
         await send(broker, parcel(b'{"attempts": 1.5'), parcel(b'{"message":{"type":1},"attempts":-1}'))
         letters = await dead_letters(broker, 2)
 
-    assert {letter.reason.splitlines()[0] for letter in letters} == {"RuntimeError: a bug of ours; 3 attempts, none is left"}
+    assert {letter.reason.splitlines()[0] for letter in letters} == {
+        "RuntimeError: a bug of ours; 3 attempts, none is left"
+    }
 
 
 @pytest.mark.hits("a message is refused, and its sender is told why")
@@ -265,8 +267,9 @@ async def die(
     broker: Broker, memory: Remembering, settings: BusSettings, number: int, queue: str = WORK
 ) -> None:
     """The worker of this number takes from the queue until it is killed."""
-    mortal = Station(broker, "a-mortal", settings=settings, chance=random.Random(number))
-    async with closing(mortal) as (here,):
+    async with closing(
+        Station(broker, "a-mortal", settings=settings, chance=random.Random(number))
+    ) as (here,):
         with pytest.raises(BaseExceptionGroup):
             await Worker(here, Subscription(queue, memory.handlers, memory)).run()
 
