@@ -4,7 +4,6 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-import pytest_asyncio
 
 from tests.contracts.sql_stores import migrated_database
 
@@ -17,7 +16,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def url() -> AsyncIterator[str]:
     """An empty database of placement on PostgreSQL."""
     async with migrated_database("postgresql") as url:

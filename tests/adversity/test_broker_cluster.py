@@ -79,7 +79,7 @@ class ClusterUnderTest:
         await self.ctl("delete_vhost", self.virtual_host)
 
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 
 CELLS = ("c1", "c2")
 WORKERS = ("placement-1", "placement-2", "scheduler-1", "scheduler-2")

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from bus.messages.administration import (
     ConsumerMoved,
@@ -30,7 +29,7 @@ from tests.contracts.sql_stores import LOCKS_AWAITED, a_session, as_owner, migra
 from tests.running import closing
 from tests.waiting import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+pytestmark = pytest.mark.postgresql
 
 HOST, OTHER = provider("host-1"), provider("host-2")
 MADE = ("id", "uuid", "revision", "written_by", "at", "position")
@@ -70,7 +69,7 @@ async def a_placement() -> AsyncIterator[Placement]:
             assert await there.first.store.audit() == ()
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def placement() -> AsyncIterator[Placement]:
     async with a_placement() as one:
         yield one

@@ -42,7 +42,7 @@ from tests.servers.postgres import PrivatePostgres
 from tests.varied import varied
 from tests.waiting import PATIENCE_S, until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+pytestmark = pytest.mark.postgresql
 
 LIMITS = varied(
     DatabaseSettings(),

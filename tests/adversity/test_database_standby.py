@@ -18,7 +18,7 @@ from tests.running import closing
 from tests.servers.free_places import place_in_memory
 from tests.servers.postgres import FAST, PrivatePostgres
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(300)]
 
 CELL = "c1"
 HOSTS = 40

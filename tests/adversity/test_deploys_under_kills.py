@@ -32,7 +32,7 @@ from laboratory.ironic.script import Loses, WorkFails
 from tests.adversity.real_cloud import METAL, RealCloud, a_build, instance_of, real_cloud, with_ironic
 from tests.waiting import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 
 NODES = 110
 WAVES = 3

@@ -9,8 +9,6 @@ from tests.api.whole_app import server_over
 from tests.contracts.stores import open_store
 from tests.served import heard_from
 
-pytestmark = pytest.mark.asyncio
-
 # More than the server reads at once.
 RESET_BYTES_MIN: Final = 16 * 1024
 KEPT: Final = b"x-auth-token: admin\r\nopenstack-api-version: placement 1.39\r\n"

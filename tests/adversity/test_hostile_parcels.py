@@ -238,7 +238,7 @@ def _size(chance: random.Random) -> bytes:
 _BODIES = (*(hostile_line,) * 12, *(_lines,) * 3, _size)
 
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("quiet")]
+pytestmark = pytest.mark.usefixtures("quiet")
 
 PARCELS = 100_000
 A_FACT = InventoryRefused(

@@ -15,7 +15,7 @@ from engine.hosts import HostState
 from tests.adversity.real_cloud import RealCloud, a_build, instance_of, real_cloud
 from tests.waiting import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 
 CELLS = ("c1", "c2")
 WORKERS = ("placement-1", "placement-2", "scheduler-1", "scheduler-2", "conductor-c1", "conductor-c2")

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-import pytest_asyncio
 
 from bus.messages.placement import ClaimResources
 from engine.inventories import Holder
@@ -33,13 +32,13 @@ from tests.contracts.sql_stores import end_sessions
 from tests.contracts.store_client import StoreClient, leading
 from tests.running import closing
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+pytestmark = pytest.mark.postgresql
 
 LATE = a_claim(a_share(HOST), WEB)
 EARLY = a_claim(a_share(OTHER_HOST), DB)
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def client(url: str) -> AsyncIterator[StoreClient]:
     async with closing(PlacementStore(url)) as (store,):
         client = StoreClient(store)

@@ -27,7 +27,7 @@ from tests.contracts.sql_stores import VARIABLE, administer, empty_database
 from tests.servers.free_places import free_port
 from tests.waiting import PATIENCE_S, until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
 
 ANSWERED = (httpx.codes.OK, httpx.codes.SERVICE_UNAVAILABLE)
 

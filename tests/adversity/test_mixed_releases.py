@@ -30,7 +30,6 @@ from tests.stories.moor.moor_process import moor
 from tests.waiting import until
 
 pytestmark = [
-    pytest.mark.asyncio,
     pytest.mark.rabbitmq,
     pytest.mark.postgresql,
     pytest.mark.timeout(900),

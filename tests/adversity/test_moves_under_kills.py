@@ -20,7 +20,7 @@ from engine.flavors import Flavor, InstanceId, RequestId
 from tests.adversity.real_cloud import SMALL, RealCloud, a_build, instance_of, real_cloud
 from tests.waiting import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(600)]
 
 MOVES = int(os.environ.get("MOVES_UNDER_KILLS", "16"))
 HOSTS = 10

@@ -37,7 +37,7 @@ from tests.contracts.placement_orders import (
 from tests.contracts.store_client import StoreClient
 from tests.running import closing
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+pytestmark = pytest.mark.postgresql
 
 BATCHES_PER_WORKER = 120
 BATCH_SIZES = (1, 10, 50)

@@ -34,7 +34,7 @@ from tests.contracts.sql_stores import a_session, as_owner
 from tests.contracts.store_client import StoreClient
 from tests.running import closing
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+pytestmark = pytest.mark.postgresql
 
 BATCHES, BATCH_SIZES = 60, (1, 5, 20)
 HOSTS = [f"host-{number}" for number in range(6)]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.adversity.several_schedulers import APART, PROJECT, Size, run, unexplained
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.postgresql]
 
 CONFLICTS_MAX = 0.02
 

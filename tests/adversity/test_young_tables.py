@@ -29,7 +29,7 @@ from tests.contracts.sql_stores import a_session, administer, empty_database, ro
 from tests.contracts.store_client import StoreClient
 from tests.running import closing
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+pytestmark = pytest.mark.postgresql
 
 FEW, MANY = 3, 2000
 

@@ -10,8 +10,6 @@ from kit.errors import Unavailable
 from tests.api.whole_app import HOST, Version, a_server, server_over
 from tests.stores_in_memory import MemoryPlacementStore
 
-pytestmark = pytest.mark.asyncio
-
 PROVIDERS, CANDIDATES = "/resource_providers", "/allocation_candidates?resources=VCPU:1"
 ADMIN = {"x-auth-token": "admin"}
 JSON = "application/json"

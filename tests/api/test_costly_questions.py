@@ -28,8 +28,6 @@ from tests.hostile_requests import (
 )
 from tests.stores_in_memory import MemoryPlacementStore
 
-pytestmark = pytest.mark.asyncio
-
 OF_HOST = f"/resource_providers/{HOST}"
 TRAITS = f"{OF_HOST}/traits"
 # With 900 groups each, this many candidates make an answer of 85 MB.

@@ -5,18 +5,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-import pytest_asyncio
 
 from tests.api.whole_app import HOST, NIC, NOBODY, RACK, WEB, Server, a_server, an_allocation
-
-pytestmark = pytest.mark.asyncio
 
 # So many are read from the store at once.
 PAGE = 1_000
 OTHER = "6f4ca9ef-4a3c-4ba4-9a1f-1d2b5c3a0006"
 
 
-@pytest_asyncio.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
     async with a_server(request.param) as server:
         yield server

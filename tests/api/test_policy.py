@@ -35,7 +35,6 @@ async def allowed(policy: str, path: str = PROVIDERS) -> list[bool]:
         return [await status(server, each, path) == 200 for each in (ADMIN, SERVICE, READER, SYSTEM)]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("policy", "path", "may"),
     [
@@ -51,7 +50,6 @@ async def test_who_may_what_by_the_policies_that_have_names(policy: str, path: s
     assert await allowed(policy, path) == may
 
 
-@pytest.mark.asyncio
 async def test_a_file_replaces_legacy_rules_one_by_one(tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text(f"# only us\nservice_api: role:service\n'{LIST}': 'role:reader or rule:admin_api'\n")

@@ -32,7 +32,7 @@ from tests.servers.keystone import KeystoneAdmin, PrivateKeystone
 from tests.unit.ironic.test_rest import NODE, told
 
 # The first one installs Keystone into an environment of its own.
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 SERVICE_PASSWORD = "of placement"
 PASSWORD = "of everybody else"

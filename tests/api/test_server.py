@@ -42,7 +42,6 @@ async def is_reached(server: HttpServer) -> bool:
     return True
 
 
-@pytest.mark.asyncio
 async def test_a_new_certificate_is_used_after_a_hangup(tmp_path: Path) -> None:
     authority, shown = trustme.CA(), str(tmp_path / "shown.pem")
     trusting = ssl.create_default_context()
@@ -67,7 +66,6 @@ async def test_a_new_certificate_is_used_after_a_hangup(tmp_path: Path) -> None:
             await until(lambda: seen(server), "the new one is shown", lambda shown: shown != first)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -89,7 +87,6 @@ async def test_what_is_no_request_is_refused_with_the_reason_and_ends_the_connec
     assert (why in body, b"HTTP/1.1" in body) == (True, False)
 
 
-@pytest.mark.asyncio
 async def test_a_body_that_is_too_long_or_grows_so_while_it_is_sent_is_cut_off() -> None:
     most = 16 * 1024 * 1024
     head = b"POST /resource_providers HTTP/1.1\r\nconnection: close\r\nx-auth-token: admin\r\n"
@@ -103,7 +100,6 @@ async def test_a_body_that_is_too_long_or_grows_so_while_it_is_sent_is_cut_off()
             assert b"%d bytes, and at most %d are allowed" % (most + 1, most) in heard
 
 
-@pytest.mark.asyncio
 async def test_beyond_the_connections_that_there_may_be_the_next_is_told_to_come_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -120,7 +116,6 @@ async def test_beyond_the_connections_that_there_may_be_the_next_is_told_to_come
     assert (one_left[:13], none_left[:13]) == (b"HTTP/1.1 200 ", b"HTTP/1.1 503 ")
 
 
-@pytest.mark.asyncio
 async def test_stopping_answers_what_is_under_way_and_takes_nothing_new() -> None:
     arrived, may_go_on = asyncio.Event(), asyncio.Event()
 

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from bus.broker import Broker, Connection
 from scheduler_worker.store_sql import SchedulerStore
@@ -20,33 +19,33 @@ from tests.running import closing
 BROKERS = ("memory", "unix", "unix+journal", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq))
 
 
-@pytest_asyncio.fixture(params=BROKERS)
+@pytest.fixture(params=BROKERS)
 async def under_test(request: pytest.FixtureRequest) -> AsyncIterator[BrokerUnderTest]:
     async with closing(await started(request.param)) as (broker,):
         yield broker
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def broker(under_test: BrokerUnderTest) -> Broker:
     """The whole topology is declared on it."""
     return await declared(under_test)
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def connection(under_test: BrokerUnderTest) -> AsyncIterator[Connection]:
     """To a broker that has a work queue and the dead letters."""
     async with connected(under_test.broker(), world()) as connection:
         yield connection
 
 
-@pytest_asyncio.fixture(params=STORES)
+@pytest.fixture(params=STORES)
 async def store(request: pytest.FixtureRequest) -> AsyncIterator[SchedulerStore]:
     """A scheduler's, which is empty."""
     async with open_scheduler_store(request.param) as store:
         yield store
 
 
-@pytest_asyncio.fixture(params=STORES)
+@pytest.fixture(params=STORES)
 async def admin(request: pytest.FixtureRequest) -> AsyncIterator[AdminClient]:
     """Of placement, which is empty. At the end of each test the audit must find nothing."""
     async with open_store(request.param) as store:
@@ -54,7 +53,7 @@ async def admin(request: pytest.FixtureRequest) -> AsyncIterator[AdminClient]:
         assert await store.audit() == ()
 
 
-@pytest_asyncio.fixture(params=STORES)
+@pytest.fixture(params=STORES)
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[StoreClient]:
     """Of placement, with three hosts of four VCPU each. At the end the audit must find nothing."""
     async with open_store(request.param) as store:

@@ -2,7 +2,6 @@
 
 import asyncio
 
-import pytest
 
 from bus.messages.administration import (
     AlreadyThere,
@@ -35,8 +34,6 @@ from tests.contracts.placement_orders import (
     inventories,
     provider,
 )
-
-pytestmark = pytest.mark.asyncio
 
 NUMA = provider("numa-1")
 SSD = ("STORAGE_DISK_SSD",)

@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections import Counter
 
-import pytest
 
 from bus.messages.administration import (
     CreateProvider,
@@ -35,8 +34,6 @@ from tests.contracts.placement_orders import (
     inventories,
     provider,
 )
-
-pytestmark = pytest.mark.asyncio
 
 TREES, DESKS, LIVES, DEEDS = 3, 3, 24, 8
 

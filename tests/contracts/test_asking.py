@@ -21,8 +21,6 @@ from tests.running import running
 from tests.varied import varied
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 QUESTIONS = "placement.questions"
 
 

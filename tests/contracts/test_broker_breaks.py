@@ -28,8 +28,6 @@ from tests.contracts.small_world import (
 )
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_what_was_held_when_the_connection_was_cut_is_delivered_again(
     under_test: BrokerUnderTest, connection: Connection

@@ -26,8 +26,6 @@ from tests.contracts.small_world import (
 )
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_the_consumers_of_a_queue_are_counted_over_all_connections(under_test: BrokerUnderTest) -> None:
     async with connected(under_test.broker(), world()) as one, connected(under_test.broker()) as other:

@@ -29,8 +29,6 @@ from tests.contracts.small_world import (
 )
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 EVERY_BYTE = bytes(range(256)) * 4
 
 

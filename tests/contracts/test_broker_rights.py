@@ -29,8 +29,6 @@ from kit.errors import AccessRefused
 from tests.contracts.broker_under_test import ADMIN, BANK, SHOP, BrokerUnderTest
 from tests.contracts.small_world import connected, drain, publish, receive, within_patience
 
-pytestmark = pytest.mark.asyncio
-
 CELLS = ("c1", "c2")
 CONDUCTOR, COMPUTE = user_of("conductor", "c1"), user_of("compute", "c1")
 SCHEDULER, PLACEMENT_USER, IRONIC = user_of("scheduler"), user_of("placement"), user_of("ironic")

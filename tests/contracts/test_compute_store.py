@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
-import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.cell import ReceiveInstance, SpawnInstance
@@ -16,8 +15,6 @@ from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
 from tests.contracts.stores import STORES, Again, open_again, undone
 from tests.waiting import Clock
 
-pytestmark = pytest.mark.asyncio
-
 HOST = ProviderId(UUID(int=7))
 
 
@@ -26,13 +23,13 @@ def clock() -> Clock[float]:
     return Clock(0.0)
 
 
-@pytest_asyncio.fixture(params=STORES)
+@pytest.fixture(params=STORES)
 async def again(request: pytest.FixtureRequest, clock: Clock[float]) -> AsyncIterator[Again]:
     async with open_again(request.param, clock) as again:
         yield again
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def store(again: Again) -> SqlComputeStore:
     return await again("c1")
 

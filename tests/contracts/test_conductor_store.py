@@ -20,7 +20,6 @@ from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, S
 from kit.errors import Transient
 from tests.contracts.stores import STORES, open_conductor_store, open_conductor_stores, undone
 
-pytestmark = pytest.mark.asyncio
 EACH_STORE = pytest.mark.parametrize("kind", STORES)
 
 NOON = datetime(2026, 3, 4, 12, 0, 0, 123456, tzinfo=UTC)

@@ -11,7 +11,6 @@ from uuid import UUID
 
 import aio_pika
 import pytest
-import pytest_asyncio
 
 from bus import message
 from bus.broker import Broker, Origin
@@ -41,8 +40,6 @@ from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.small_world import connected, receive
 from tests.contracts.stage import CELLS, Remembering, dead_letters, send, until_empty, working
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 OPERATOR, SCHEDULER, CONDUCTOR = user_of("operator"), user_of("scheduler"), user_of("conductor", "c1")
 REQUESTS = "scheduler.requests"
@@ -93,7 +90,7 @@ class Heard:
         return {SetHost: self.on_any, BuildInstance: self.on_any, Unreadable: self.on_any}
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def client(under_test: BrokerUnderTest) -> Client:
     """The topology with the users of an application, an operator and workers; and a client of the operator."""
     await under_test.declare(objects_of(CELLS, limits=Limits(deliveries_max=DELIVERIES_MAX_LEAST)))

@@ -23,8 +23,6 @@ from tests.contracts.stage import CELLS, SETTINGS, dead_letters, send, station
 from tests.running import closing
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 KEY = "ironic_versioned_notifications.info"
 INBOX = Inbox()
 THEIRS = Objects((Exchange(INBOX.exchange, durable=False),))

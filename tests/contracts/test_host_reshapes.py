@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.administration import ConsumerMoved, CreateProvider
@@ -35,8 +34,6 @@ from tests.contracts.placement_orders import (
 )
 from tests.contracts.store_client import StoreClient
 from tests.contracts.stores import STORES, open_store
-
-pytestmark = pytest.mark.asyncio
 
 LEFT, RIGHT, CARD, POOL = (provider(name) for name in ("numa-0", "numa-1", "card", "pool"))
 FLAT = (a_provider("host-1", holds=inventories(VCPU=8, MEMORY_MB=800, DISK_GB=90, CUSTOM_NIC=2), traits=()),)
@@ -96,7 +93,7 @@ class ReshapingClient(StoreClient):
         return await self.providers(), rows, [await self.held(who) for who in (WEB, DB, MIGRATION)]
 
 
-@pytest_asyncio.fixture(params=STORES)
+@pytest.fixture(params=STORES)
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[ReshapingClient]:
     """A flat host with two consumers, and a pool of which one holds something."""
     async with open_store(request.param) as store:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
-import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.cell import DeployInstance, InstanceSpawned, RedeployInstance, SpawnFailed
@@ -35,7 +34,6 @@ from tests.contracts.stores import STORES, open_ironic_store, open_ironic_stores
 from tests.running import closing
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
 EACH_STORE = pytest.mark.parametrize("kind", STORES)
 
 NOON = datetime(2026, 3, 4, 12, 0, 0, 123456, tzinfo=UTC)
@@ -43,7 +41,7 @@ LONG_S = 3600.0
 OVER_S = 0.0
 
 
-@pytest_asyncio.fixture(params=STORES)
+@pytest.fixture(params=STORES)
 async def store(request: pytest.FixtureRequest) -> AsyncIterator[IronicStore]:
     async with open_ironic_store(request.param) as store:
         yield store

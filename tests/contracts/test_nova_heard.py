@@ -23,8 +23,6 @@ from tests.running import running
 from tests.unit.nova.test_cloud_changes import SERVICE, SERVICE_DATA, a_cloud, body, service
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 # As oslo.messaging declares it.
 THEIRS = Objects((Exchange("nova", durable=False),))
 QUEUE = "moorage.nova.test"

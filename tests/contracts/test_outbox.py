@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-import pytest
 
 from bus.broker import Broker
 from bus.message import Message
@@ -32,8 +31,6 @@ from tests.contracts.stage import (
 from tests.running import running
 from tests.varied import varied
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 # Page size of the sweep.
 PAGE = 3

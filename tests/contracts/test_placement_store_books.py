@@ -29,8 +29,6 @@ from tests.contracts.store_client import StoreClient
 from tests.contracts.stores import open_store
 from tests.running import closing
 
-pytestmark = pytest.mark.asyncio
-
 
 async def entry_of_web(client: StoreClient) -> BookEntry:
     (found,) = await client.store.book_entries([WEB], None)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-import pytest
 from msgspec import structs
 
 from bus.messages.administration import AllClaimed, ClaimTogether, RefusedPlace
@@ -38,8 +37,6 @@ from tests.contracts.placement_orders import (
 )
 from tests.contracts.store_client import StoreClient, leading
 from tests.contracts.stores import undone
-
-pytestmark = pytest.mark.asyncio
 
 TWO_CPUS = a_share(HOST, amounts(HOST, VCPU=2))
 

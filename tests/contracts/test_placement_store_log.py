@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.placement import ClaimResources, LogPosition
@@ -44,15 +43,13 @@ from tests.contracts.stores import STORES, undone
 from tests.running import closing
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 BEFORE_EVERYTHING = datetime(2000, 1, 1, tzinfo=UTC)
 AFTER_EVERYTHING = datetime(2100, 1, 1, tzinfo=UTC)
 # The usage of a host.
 NOTHING_USED = {"VCPU": 0, "MEMORY_MB": 0}
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def feed(client: StoreClient) -> AsyncIterator[ChangeFeed]:
     """A feed that has read everything so far."""
     async with leading(client.store) as feed:

@@ -43,8 +43,6 @@ from tests.contracts.store_client import StoreClient, leading, pages_of
 from tests.contracts.stores import STORES
 from tests.running import closing
 
-pytestmark = pytest.mark.asyncio
-
 SHOP = "shop"
 
 

@@ -27,8 +27,6 @@ from tests.contracts.placement_orders import (
 )
 from tests.contracts.store_client import StoreClient
 
-pytestmark = pytest.mark.asyncio
-
 NUMA = provider("numa-1")
 WHOLE = ReportedInventory(total=64, reserved=3, min_unit=2, max_unit=32, step_size=2, allocation_ratio=1.1)
 BEFORE_EVERYTHING = datetime(2000, 1, 1, tzinfo=UTC)

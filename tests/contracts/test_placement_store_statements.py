@@ -22,7 +22,7 @@ from tests.contracts.store_client import StoreClient, leading
 from tests.running import closing
 from tests.waiting import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+pytestmark = pytest.mark.postgresql
 
 HOST = orders.provider("host-1")
 

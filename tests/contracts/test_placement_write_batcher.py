@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-import pytest_asyncio
 
 from bus.messages.administration import Done, SetAllocations
 from kit.errors import Transient
@@ -15,8 +14,6 @@ from placement_worker.store_sql import PlacementTransaction
 from tests.contracts.admin_client import AdminClient, allocations, holding
 from tests.contracts.placement_orders import HOST, NOON, VOCABULARY, WEB, amounts, consumer
 from tests.stores_in_memory import MemoryPlacementStore
-
-pytestmark = pytest.mark.asyncio
 
 
 class Troubled:
@@ -41,7 +38,7 @@ class Troubled:
             yield tx
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def admin() -> AdminClient:
     one = AdminClient(MemoryPlacementStore())
     await one.add_provider("host-1", VCPU=1000)

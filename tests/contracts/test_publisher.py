@@ -36,8 +36,6 @@ from tests.contracts.stage import (
 from tests.varied import varied
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 # One message for each parcel.
 APART = varied(SETTINGS, PARCEL_ITEMS_MAX=1)
 

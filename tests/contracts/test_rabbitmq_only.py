@@ -13,7 +13,6 @@ from typing import Any, cast
 import aio_pika
 import aiormq
 import pytest
-import pytest_asyncio
 from aiormq.abc import AbstractChannel
 from pamqp.commands import Basic
 
@@ -49,7 +48,7 @@ from tests.contracts.stage import SETTINGS, WORK, Remembering, order, station, w
 from tests.running import closing
 from tests.waiting import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
+pytestmark = pytest.mark.rabbitmq
 
 CELLS = ("a", "b")
 CELL = "moor-conductor-a"
@@ -62,7 +61,7 @@ QUEUES = tuple(queue.name for queue in STANDING.queues)
 Attempt = Callable[[AbstractChannel], Awaitable[object]]
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def rabbitmq() -> AsyncIterator[RabbitMQUnderTest]:
     """The whole topology, and a cell's user."""
     async with closing(await RabbitMQUnderTest.start()) as (under_test,):

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-import pytest_asyncio
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -27,8 +26,6 @@ from kit.sql.statements import Id, InternalId, Moment
 from tests.contracts.sql_stores import empty_database
 from tests.running import closing
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 DATABASES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 
@@ -72,7 +69,7 @@ async def opened(kind: str) -> AsyncIterator[Database]:
         yield database
 
 
-@pytest_asyncio.fixture(params=DATABASES)
+@pytest.fixture(params=DATABASES)
 async def database(request: pytest.FixtureRequest) -> AsyncIterator[Database]:
     async with opened(request.param) as each:
         yield each

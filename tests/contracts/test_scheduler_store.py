@@ -5,7 +5,6 @@ from datetime import datetime, timedelta, timezone
 from uuid import UUID
 
 import pytest
-import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.audit import AdoptInstance
@@ -73,8 +72,6 @@ from tests.contracts.scheduler_rows import (
     unsaid,
 )
 from tests.contracts.stores import open_scheduler_store, undone
-
-pytestmark = pytest.mark.asyncio
 
 
 async def test_a_transaction_that_fails_leaves_nothing_behind(store: SchedulerStore) -> None:
@@ -359,7 +356,7 @@ async def test_one_that_is_there_and_a_number_that_is_taken_are_refused_and_the_
     assert [row.id.int for row in await rows_of(store, 1, 5, 6, 7)] == [1, 5, 7]
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def known(store: SchedulerStore) -> SchedulerStore:
     await accept(store, a_request(1), a_request(2))
     return store

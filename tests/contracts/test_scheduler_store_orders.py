@@ -7,7 +7,6 @@ from itertools import product
 from typing import Any, get_args
 
 import pytest
-import pytest_asyncio
 import sqlalchemy as sa
 from msgspec import structs
 
@@ -24,8 +23,6 @@ from tests.contracts.scheduler_rows import LATER, NOON, accept, instance, reques
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.stores import STORES
 from tests.running import closing
-
-pytestmark = pytest.mark.asyncio
 
 NAMES = (
     "web-2",
@@ -96,7 +93,7 @@ def rows() -> tuple[InstanceRow, ...]:
     return tuple(found)
 
 
-@pytest_asyncio.fixture(params=STORES)
+@pytest.fixture(params=STORES)
 async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     async with migrated_database(request.param, "scheduler_worker") as url:
         store = SchedulerStore(url)

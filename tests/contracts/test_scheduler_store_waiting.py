@@ -16,8 +16,6 @@ from scheduler_worker.store_sql import NewRequest, SchedulerStore
 from tests.contracts.scheduler_rows import NOON, accept, delete, instance, request_id, rows_of, save
 from tests.contracts.stores import open_scheduler_store
 
-pytestmark = pytest.mark.asyncio
-
 S = timedelta(seconds=1)
 ENDS = NOON + timedelta(hours=1)
 ONE, OTHER = UUID(int=1), UUID(int=2)

@@ -58,8 +58,6 @@ from tests.running import closing, running
 from tests.varied import varied
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.mark.hits(
     "a batch has failed: its messages are handled one by one",

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import pytest
 
 from bus.workers.consuming import InboxConsuming, consumer
 from bus.workers.sending import Link
@@ -24,8 +23,6 @@ from tests.contracts.small_world import within_patience
 from tests.contracts.stage import SETTINGS
 from tests.running import running
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 QUICK = IronicSimSettings(delays=WorkDurations(deploy_s=0.01, tear_down_s=0.01, clean_s=0.01))
 COUNT = 20
