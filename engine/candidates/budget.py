@@ -26,7 +26,7 @@ class SearchLimits(Struct, frozen=True):
     """The limits of one search for candidates.
 
     The hardest query that OpenStack's Placement answers within ten seconds takes five million steps
-    (tests/conformance/test_candidates_in_ten_seconds.py), a second of CPU time. The default of `steps_max` is four times that.
+    (tests/conformance/test_candidates_upstream.py), a second of CPU time. The default of `steps_max` is four times that.
     A search that finds many candidates may spend all of it, and writes a hundred thousand of them.
     """
 

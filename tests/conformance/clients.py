@@ -17,8 +17,7 @@ from pathlib import Path
 
 import bcrypt
 
-from tests.conformance.clients_openstack import a_wrong_password_is_refused, openstack_works
-from tests.conformance.clients_openstack_command import Openstack
+from tests.conformance.clients_openstack import Openstack, a_wrong_password_is_refused, openstack_works
 from tests.environments import environment
 from tests.placement_servers import openstacks_server, our_server
 
@@ -48,8 +47,7 @@ def server_with_empty_books(against: str, auth: str) -> Iterator[str]:
         users.write_bytes(
             USER.encode() + b":" + bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(BCRYPT_ROUNDS)) + b"\n"
         )
-        options = ("--users", str(users)) if auth == "basic" else ()
-        with our_server(books, auth=auth, options=options) as server:
+        with our_server(books, auth=auth, options=("--users", str(users)) if auth == "basic" else ()) as server:
             yield server.url
 
 

@@ -14,8 +14,7 @@ from gabbi import suitemaker
 from gabbi.handlers import RESPONSE_HANDLERS
 from gabbi.utils import load_yaml
 
-from tests.conformance.fixture_recipes import fixtures_by
-from tests.conformance.placement_calls import PlacementCalls
+from tests.conformance.fixture_recipes import PlacementCalls, fixtures_by
 from tests.conformance.suite_files import SuiteFile
 
 _Raised = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
