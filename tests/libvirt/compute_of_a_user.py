@@ -10,7 +10,7 @@ from pathlib import Path
 
 from compute_sim.core.attempts import AttemptRecord
 from tests.libvirt.driven_host import FIRST, Host
-from tests.libvirt.guest_images import write_image
+from tests.libvirt.libvirt_cloud import write_image
 from tests.waiting import wait_for
 
 # It must write more than virtlogd puts into a file.

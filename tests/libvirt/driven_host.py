@@ -12,8 +12,7 @@ from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.settings import LibvirtRules
 from engine.flavors import Flavor, Image
 from engine.inventories import ConsumerId, ResourceAmount, Share
-from tests.libvirt.guest_images import write_image
-from tests.libvirt.libvirt_cloud import files, libvirt_settings
+from tests.libvirt.libvirt_cloud import files, libvirt_settings, write_image
 from tests.waiting import PATIENCE_S, wait_for
 
 # Libvirt's test machine lives in its connection, and with it in the process.
@@ -30,7 +29,7 @@ class Host:
         self.folder = folder
         self.settings = libvirt_settings(folder, uri, **{"domain_type": "test", **settings})
         write_image(self.settings.images_folder / "tiny")
-        self.interrupts: dict[str, Callable[[], None]] = {}
+        self.interrupts: dict[str, Callable[[], object]] = {}
         self.steps: list[str] = []
         self.driver = open_driver(self.settings, self.at_step)
 
@@ -133,8 +132,8 @@ class Host:
     @property
     def running(self) -> list[str]:
         with self.libvirt() as connection:
-            found = [each.name() for each in connection.listAllDomains() if each.isActive()]
-        return [each for each in found if each != "test"]
+            domains = connection.listAllDomains()
+            return [each.name() for each in domains if each.isActive() and each.name() != "test"]
 
     @property
     def domains(self) -> list[str]:
@@ -144,8 +143,11 @@ class Host:
 
     @property
     def left(self) -> list[str]:
-        parts = [each.name for each in (self.folder / "cache").glob("*.part")]
-        return [*self.domains, *files(self.folder), *parts]
+        return [
+            *self.domains,
+            *files(self.folder),
+            *(each.name for each in (self.folder / "cache").glob("*.part")),
+        ]
 
 
 def driver_of(settings: LibvirtRules, at_step: Callable[[str], None] = lambda _: None) -> LibvirtDriver:

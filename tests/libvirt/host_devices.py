@@ -21,7 +21,7 @@ class HostDevices:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **of: Sequence[str]) -> None:
         """`of` has the names of the descriptions by host."""
-        self.of = {host: [_description(name) for name in names] for host, names in of.items()}
+        self.of = {host: [(_DATA / f"{name}.xml").read_text() for name in names] for host, names in of.items()}
         self._look = threading.local()
         self._see: See = hypervisor.see_machine
         monkeypatch.setattr(hypervisor, "see_machine", self._see_machine)
@@ -32,10 +32,6 @@ class HostDevices:
     ) -> tuple[HostLayout, Host]:
         self._look.host = host.name
         return self._see(connection, host, settings, cell)
-
-
-def _description(name: str) -> str:
-    return (_DATA / f"{name}.xml").read_text()
 
 
 def host_at_work() -> str:

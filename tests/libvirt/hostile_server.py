@@ -4,17 +4,21 @@ import gzip
 import socket
 import ssl
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 from urllib.parse import unquote
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # The pause between two bytes that drip.
 DRIP_S = 0.05
-_HEAD = "HTTP/1.1 200 OK\r\n"
+_MIB = bytes(1024 * 1024)
+# What comes now and then, and never all: its fields, and the part that is repeated.
+_DRIPPING = {
+    "drip": ("Content-Length: 1000000\r\n\r\n", b"x"),
+    "headers": ("", b"X-Much: 1\r\n"),
+    "steady": ("Content-Length: 1000000000000\r\n\r\n", _MIB),
+}
 
 
 class HostileServer:
@@ -60,77 +64,48 @@ class HostileServer:
                     self._serve(connection)
 
     def _serve(self, connection: socket.socket) -> None:
-        with suppress(IndexError, AttributeError):
+        with suppress(IndexError):
             head = b""
             while b"\r\n\r\n" not in head and (part := connection.recv(65_536)):
                 head += part
             path, host = _path_and_host(head.decode(errors="replace"))
             self.asked.append((path, host))
             kind, _, rest = path[1:].partition("/")
-            answer: Callable[[socket.socket, str], None] = getattr(self, f"_{kind}")
-            answer(connection, rest)
+            for part in self._answer(kind, rest):
+                connection.sendall(part)
 
-    def _whole(self, connection: socket.socket, _: str) -> None:
-        self._send(connection, f"{_HEAD}Content-Length: {len(self.content)}\r\n\r\n", self.content)
+    def _answer(self, kind: str, rest: str) -> Iterator[bytes]:
+        """The parts of an answer, one after another."""
+        match kind:
+            case "whole" | "cut" | "held":
+                yield _head(f"Content-Length: {len(self.content) + (kind == 'cut')}\r\n\r\n")
+                if kind == "held":
+                    self.release.wait()
+                yield self.content
+            case "packed":
+                packed = gzip.compress(self.content)
+                yield _head(f"Content-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n") + packed
+            case "endless" | "noise":
+                # Again and again, without a length.
+                chunk = self.content if kind == "noise" else _MIB
+                yield _head("Transfer-Encoding: chunked\r\n\r\n")
+                while not self._ended.is_set():
+                    yield f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n"
+            case "drip" | "headers" | "steady":
+                fields, part = _DRIPPING[kind]
+                yield _head(fields)
+                while not self._ended.wait(DRIP_S):
+                    yield part
+            case "silent":
+                self._ended.wait()
+            case "to":
+                yield _head(f"Location: {unquote(rest)}\r\nContent-Length: 0\r\n\r\n", "302 Found")
+            case "missing":
+                yield _head("Content-Length: 0\r\n\r\n", "404 Not Found")
 
-    def _cut(self, connection: socket.socket, _: str) -> None:
-        self._send(connection, f"{_HEAD}Content-Length: {len(self.content) + 1}\r\n\r\n", self.content)
 
-    def _packed(self, connection: socket.socket, _: str) -> None:
-        packed = gzip.compress(self.content)
-        self._send(
-            connection, f"{_HEAD}Content-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n", packed
-        )
-
-    def _endless(self, connection: socket.socket, _: str) -> None:
-        self._send(connection, f"{_HEAD}Transfer-Encoding: chunked\r\n\r\n")
-        chunk = b"100000\r\n" + bytes(1024 * 1024) + b"\r\n"
-        while not self._ended.is_set():
-            connection.sendall(chunk)
-
-    def _steady(self, connection: socket.socket, _: str) -> None:
-        """More than must come, and never all."""
-        self._send(connection, f"{_HEAD}Content-Length: 1000000000000\r\n\r\n")
-        while not self._ended.wait(DRIP_S):
-            connection.sendall(bytes(1024 * 1024))
-
-    def _noise(self, connection: socket.socket, _: str) -> None:
-        """Its content again and again, without a length."""
-        self._send(connection, f"{_HEAD}Transfer-Encoding: chunked\r\n\r\n")
-        while not self._ended.is_set():
-            connection.sendall(f"{len(self.content):x}\r\n".encode() + self.content + b"\r\n")
-
-    def _drip(self, connection: socket.socket, _: str) -> None:
-        self._send(connection, f"{_HEAD}Content-Length: 1000000\r\n\r\n")
-        self._drip_on(connection, "x")
-
-    def _headers(self, connection: socket.socket, _: str) -> None:
-        self._send(connection, _HEAD)
-        self._drip_on(connection, "X-Much: 1\r\n")
-
-    def _silent(self, _: socket.socket, __: str) -> None:
-        self._ended.wait()
-
-    def _to(self, connection: socket.socket, target: str) -> None:
-        self._send(
-            connection, f"HTTP/1.1 302 Found\r\nLocation: {unquote(target)}\r\nContent-Length: 0\r\n\r\n"
-        )
-
-    def _held(self, connection: socket.socket, _: str) -> None:
-        """The head at once, and the content when it is released."""
-        self._send(connection, f"{_HEAD}Content-Length: {len(self.content)}\r\n\r\n")
-        self.release.wait()
-        self._send(connection, "", self.content)
-
-    def _missing(self, connection: socket.socket, _: str) -> None:
-        self._send(connection, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
-
-    def _send(self, connection: socket.socket, head: str, body: bytes = b"") -> None:
-        connection.sendall(head.encode() + body)
-
-    def _drip_on(self, connection: socket.socket, text: str) -> None:
-        while not self._ended.wait(DRIP_S):
-            connection.sendall(text.encode())
+def _head(fields: str, status: str = "200 OK") -> bytes:
+    return f"HTTP/1.1 {status}\r\n{fields}".encode()
 
 
 def _path_and_host(head: str) -> tuple[str, str]:

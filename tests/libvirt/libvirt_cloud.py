@@ -4,7 +4,6 @@ import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +26,21 @@ from engine.flavors import Flavor, Image
 from engine.inventories import ProviderState
 from kit.process import Part
 from laboratory.at_rest import Asked, problems_of
+from laboratory.demo_guests import bootable_image
 from moor.client import Client
 from moor.client.bus_client import hosts_of, providers_of, station_on
 from moor.clouds.cloud import CloudPlan, cloud
 from moor.worker_settings import CloudSettings
 from scheduler_worker.settings import SchedulerSettings
 from tests.asking import until_state
-from tests.libvirt.guest_images import write_image
 from tests.running import closing
 from tests.waiting import until
 
 # In the cloud's folder: computes of other processes connect here.
 SOCKET = "bus"
 TINY = Flavor(name="tiny", vcpus=1, ram_mb=32)
+# Guests of the image of tests write it to their serial port, again and again.
+TEXT = "guest is up\r\n"
 SETTINGS = CloudSettings(
     conductor=ConductorSettings(),
     scheduler=SchedulerSettings(),
@@ -62,6 +63,12 @@ def libvirt_settings(folder: Path, *uris: str, first: int = 1, **more: Any) -> L
     return LibvirtRules(folder=str(folder), **{**usual, **more})
 
 
+def write_image(path: Path, text: str = TEXT) -> None:
+    """Write a raw image that boots."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bootable_image(text))
+
+
 class LibvirtCloud:
     """The cloud, its client, and a look behind its back."""
 
@@ -74,8 +81,7 @@ class LibvirtCloud:
     async def boot(
         self, name: str = "web", flavor: Flavor = TINY, image: str | Image = "tiny", **fields: Any
     ) -> InstanceState:
-        request = await self.client.boot(flavor, name=name, image=image, **fields)
-        (state,) = await request.until_done()
+        (state,) = await (await self.client.boot(flavor, name=name, image=image, **fields)).until_done()
         return state
 
     async def delete(self, *instances: InstanceState) -> None:
@@ -111,25 +117,21 @@ class LibvirtCloud:
         assert isinstance(answer.verdict, Done | ProviderWritten), answer
 
     async def console(self, instance: InstanceState, start: int = -4096) -> ConsoleFound:
-        question = AskConsole(instance=instance.id, start=start, limit=200)
-        answer = await self._station.ask(question)
+        answer = await self._station.ask(AskConsole(instance=instance.id, start=start, limit=200))
         assert isinstance(answer, ConsoleFound)
         return answer
 
-    async def problems(self, *active: InstanceState, amounts: Mapping[str, int] | None = None) -> list[str]:
-        """What an audit finds when all is at rest, and these instances are active, each of which needs these amounts."""
+    async def problems(
+        self, *active: InstanceState, amounts: Mapping[str, int] | None = None, words: str = ""
+    ) -> list[str]:
+        """What an audit finds when these instances are active, each of which needs these amounts: when all is at rest, or one of the
+        faults has these words.
+        """
         asked = {each.id: Asked("active", amounts or {}) for each in active}
         return await until(
-            lambda: problems_of(self._station, self._connection, asked), "all is at rest", not_
-        )
-
-    async def until_problem(self, active: InstanceState, words: str, amounts: Mapping[str, int]) -> list[str]:
-        """What an audit finds when one of its faults has these words, and this instance alone is active."""
-        asked = {active.id: Asked("active", amounts)}
-        return await until(
             lambda: problems_of(self._station, self._connection, asked),
-            words,
-            lambda found: words in str(found),
+            words or "all is at rest",
+            lambda found: words in str(found) if words else not found,
         )
 
 

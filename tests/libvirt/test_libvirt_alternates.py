@@ -115,8 +115,7 @@ async def test_only_its_project_has_a_saved_disk_until_it_runs_again(tmp_path: P
         await (await cloud.client.unshelve(bank.id)).until_done()
         await until(lambda: saved_of(tmp_path, bank) == [])
         # Each offload has an image of its own.
-        again = await offloaded(cloud, bank, tmp_path)
-        assert again != saved
+        assert await offloaded(cloud, bank, tmp_path) != saved
         await (await cloud.client.unshelve(bank.id)).until_done()
         await until(lambda: saved_of(tmp_path, bank) == [])
         assert await cloud.problems(bank, shop, other, amounts=NEEDS) == []
@@ -124,20 +123,10 @@ async def test_only_its_project_has_a_saved_disk_until_it_runs_again(tmp_path: P
         await until(lambda: files(tmp_path) == [])
 
 
-def disk_of(folder: Path, state: InstanceState) -> Path:
-    return folder / "instances" / "h1" / f"{state.id}.1" / "disk"
-
-
-def base_of(folder: Path, state: InstanceState) -> Path:  # noqa: ARG001 - there is one
-    return next(
-        each for each in (folder / "cache").glob("*.json") if "kernel" not in each.read_text()
-    ).with_suffix("")
-
-
-def kernel_of(folder: Path, state: InstanceState) -> Path:  # noqa: ARG001 - as above
-    return next(
-        each for each in (folder / "cache").glob("*.json") if "kernel" in each.read_text()
-    ).with_suffix("")
+def image_of(folder: Path, *, is_kernel: bool) -> Path:
+    """There is one of each in the cache."""
+    told = (folder / "cache").glob("*.json")
+    return next(each for each in told if ("kernel" in each.read_text()) is is_kernel).with_suffix("")
 
 
 def like_qcow2(backing_at: int) -> bytes:
@@ -148,10 +137,11 @@ def like_qcow2(backing_at: int) -> bytes:
 @pytest.mark.parametrize(
     ("lost", "words"),
     [
-        (base_of, "/disk has lost its backing file {}"),
-        (disk_of, " again: {} is gone"),
-        (kernel_of, " again: {} is gone"),
+        (lambda folder, _: image_of(folder, is_kernel=False), "/disk has lost its backing file {}"),
+        (lambda folder, web: folder / "instances" / "h1" / f"{web.id}.1" / "disk", " again: {} is gone"),
+        (lambda folder, _: image_of(folder, is_kernel=True), " again: {} is gone"),
     ],
+    ids=["base", "disk", "kernel"],
 )
 async def test_a_file_that_is_gone_is_found_and_named(
     tmp_path: Path, lost: Callable[[Path, InstanceState], Path], words: str, caplog: Any
@@ -166,7 +156,7 @@ async def test_a_file_that_is_gone_is_found_and_named(
         file = lost(tmp_path, web)
         away = file.rename(tmp_path / "away")
 
-        (problem,) = await cloud.until_problem(web, words.format(file), amounts=NEEDS)
+        (problem,) = await cloud.problems(web, amounts=NEEDS, words=words.format(file))
         assert problem.startswith(f"instance {web.id}: attempt 1 on h1 of cell c1 cannot run again: ")
         await until(lambda: words.format(file) in caplog.text)
 

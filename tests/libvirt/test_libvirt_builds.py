@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.flavors import ConfigDriveParts, text_of
-from tests.libvirt.guest_images import TEXT
 from tests.libvirt.libvirt_cloud import (
+    TEXT,
     domains,
     files,
     libvirt_cloud,
@@ -37,14 +37,16 @@ async def test_a_guest_is_built_stopped_started_and_destroyed(
         drive = tmp_path / next(each for each in files(tmp_path) if each.endswith("/config.iso"))
         assert f'source file="{drive}"' in virsh(uri, "dumpxml", f"moor-{web.id}-1").replace("'", '"')
         assert file_in(drive, "user_data") == "#cloud-config"
-        told = json.loads(file_in(drive, "meta_data.json"))
-        assert told == {"uuid": str(web.id), "name": "web", "hostname": "web"}
+        assert json.loads(file_in(drive, "meta_data.json")) == {
+            "uuid": str(web.id),
+            "name": "web",
+            "hostname": "web",
+        }
         found = await until(
             lambda: cloud.console(web), "the guest has written", lambda told: told.text.endswith(TEXT)
         )
         assert (found.attempt, found.none, found.next) == (1, "", found.start + len(found.text))
-        part = await cloud.console(web, start=found.start + 5)
-        assert part.text.startswith(found.text[5:])
+        assert (await cloud.console(web, start=found.start + 5)).text.startswith(found.text[5:])
         end = await cloud.console(web, start=-5)
         assert end.start == end.size - 5
 
@@ -55,8 +57,7 @@ async def test_a_guest_is_built_stopped_started_and_destroyed(
 
         await cloud.delete(web)
         assert (domains(uri), files(tmp_path)) == ([], [])
-        gone = await cloud.console(web)
-        assert gone.none == "no host of cell 'c1' has the instance"
+        assert (await cloud.console(web)).none == "no host of cell 'c1' has the instance"
 
 
 async def test_a_guest_that_was_killed_is_told_without_a_look_and_runs_again(
@@ -67,8 +68,7 @@ async def test_a_guest_that_was_killed_is_told_without_a_look_and_runs_again(
         web = await cloud.boot()
 
         virsh(uri, "destroy", f"moor-{web.id}-1")
-        stopped = await cloud.until(web, "stopped")
-        assert "by none of our orders" in stopped.reason
+        assert "by none of our orders" in (await cloud.until(web, "stopped")).reason
         *_, last = [each async for each in cloud.client.history(web.id)]
         assert (last.what, last.outcome, last.source) == ("stopped", "by itself", "h1")
 

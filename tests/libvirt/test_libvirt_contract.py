@@ -1,57 +1,46 @@
-"""The driver of hosts with libvirt keeps the contract of drivers, on libvirt's own test driver."""
+"""The driver of hosts with libvirt keeps the contract of drivers, on libvirt's own test driver; and a folder has one compute of a cell."""
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
+from bus.memory import MemoryBroker
+from bus.workers.station import Station
 from compute_sim.core.trees import ProviderTree
 from compute_sim.libvirt.driver import LibvirtDriver
-from compute_sim.libvirt.running import shared_pools
-from compute_sim.libvirt.settings import LibvirtRules
+from compute_sim.libvirt.running import libvirt_parts, shared_pools
+from compute_sim.settings import ComputeSettings
+from kit.errors import Unavailable
 from tests.contracts.driver_contract import breaches
-from tests.libvirt.driven_host import driver_of, open_driver
+from tests.libvirt.driven_host import Host, driver_of
+from tests.libvirt.libvirt_cloud import libvirt_settings
 from tests.waiting import wait_for
 
 
-class Drivers:
-    """Makes drivers of one host. The one before ends first, like a process that was killed."""
-
-    def __init__(self, settings: LibvirtRules) -> None:
-        self.settings = settings
-        self._last: LibvirtDriver | None = None
-
-    def make(self) -> LibvirtDriver:
-        self.end()
-        self._last = open_driver(self.settings)
-        return self._last
-
-    def end(self) -> None:
-        if self._last is not None:
-            self._last.close()
-            self._last = None
-
-
 @pytest.fixture
-def drivers(tmp_path: Path) -> Iterator[Drivers]:
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "another").write_bytes(bytes(1024 * 1024))
-    made = Drivers(LibvirtRules(hosts=("t1=test:///default",), folder=str(tmp_path), flat=True, stop_s=1.0))
-    yield made
-    made.end()
+def host(tmp_path: Path) -> Iterator[Host]:
+    with closing(Host(tmp_path, stop_s=1.0)) as made:
+        (tmp_path / "images" / "another").write_bytes(bytes(1024 * 1024))
+        yield made
 
 
-def test_the_driver_keeps_the_contract(drivers: Drivers) -> None:
-    found = breaches(drivers.make, proceed=lambda: time.sleep(0.02), moves_live=False)
+def driver_with(host: Host, **settings: object) -> LibvirtDriver:
+    """A driver of the host with these settings. The one before ends first, like a process that was killed."""
+    host.settings = structs.replace(host.settings, **settings)
+    host.restart()
+    return host.driver
 
-    assert found == ()
+
+def test_the_driver_keeps_the_contract(host: Host) -> None:
+    assert breaches(lambda: driver_with(host), proceed=lambda: time.sleep(0.02), moves_live=False) == ()
 
 
-def test_what_the_test_machine_runs_is_reserved(drivers: Drivers) -> None:
-    drivers.settings = structs.replace(drivers.settings, flat=False)
-    driver = drivers.make()
+def test_what_the_test_machine_runs_is_reserved(host: Host) -> None:
+    driver = driver_with(host, flat=False)
 
     tree = driver.update_provider_tree(ProviderTree(driver.root), 0.0)
 
@@ -61,11 +50,8 @@ def test_what_the_test_machine_runs_is_reserved(drivers: Drivers) -> None:
     assert all(each.inventories["MEMORY_MB"].reserved > 0 for each in cells)
 
 
-def test_a_pool_of_the_compute_is_reported_once_and_shared_with_its_hosts(drivers: Drivers) -> None:
-    drivers.settings = structs.replace(
-        drivers.settings, pools=("seats:CUSTOM_LICENCE=7@t*", "no:CUSTOM_X=1@x*")
-    )
-    driver = drivers.make()
+def test_a_pool_of_the_compute_is_reported_once_and_shared_with_its_hosts(host: Host) -> None:
+    driver = driver_with(host, pools=("seats:CUSTOM_LICENCE=7@h*", "no:CUSTOM_X=1@x*"))
 
     (pool,) = shared_pools([driver.view])
     (seats,) = pool.update_provider_tree(ProviderTree(pool.root), 0.0).providers.values()
@@ -77,12 +63,29 @@ def test_a_pool_of_the_compute_is_reported_once_and_shared_with_its_hosts(driver
 
 
 @pytest.mark.parametrize("resource", ["DISK_GB", "IPV4_ADDRESS"])
-def test_a_pool_of_what_libvirt_gives_is_refused_by_name(drivers: Drivers, resource: str) -> None:
-    settings = structs.replace(drivers.settings, pools=(f"own:{resource}=7",))
-    driver = driver_of(settings)
-    driver.open()
-    try:
+def test_a_pool_of_what_libvirt_gives_is_refused_by_name(host: Host, resource: str) -> None:
+    with closing(driver_of(structs.replace(host.settings, pools=(f"own:{resource}=7",)))) as driver:
+        driver.open()
         wait_for(lambda: "storage_pools or shared_networks" in driver.why_not_seen)
         assert f"pools has '-own' of {resource}" in driver.why_not_seen
-    finally:
-        driver.close()
+
+
+@pytest.mark.asyncio
+async def test_a_folder_has_one_compute_of_a_cell_at_once(tmp_path: Path) -> None:
+    """That of the same cell waits until the first one has ended, and that of another cell works beside it."""
+    broker = MemoryBroker().as_user()
+    first, second = Station(broker, "first", asks=True), Station(broker, "second", asks=True)
+    settings = libvirt_settings(tmp_path, "test:///default", domain_type="test")
+    of_cell = {cell: ComputeSettings(cell=cell) for cell in ("c1", "c2")}
+    async with libvirt_parts(first, of_cell["c1"], settings):
+        with pytest.raises(Unavailable, match=f"first works in {tmp_path}, as the compute of cell 'c1'"):
+            async with libvirt_parts(second, of_cell["c1"], settings):
+                pass
+        async with libvirt_parts(
+            second, of_cell["c2"], structs.replace(settings, hosts=("h2=test:///default",))
+        ):
+            pass
+    async with libvirt_parts(second, of_cell["c1"], settings):
+        pass
+    for each in (first, second):
+        await each.close()

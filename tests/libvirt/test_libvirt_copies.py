@@ -11,18 +11,14 @@ from compute_sim.libvirt.work import GivenUp, WorkFailed
 from tests.libvirt.driven_host import FIRST, Host
 
 
-def nothing() -> None:
-    """Nobody gives the copy up."""
-
-
 def test_a_copy_that_goes_on_may_take_longer_than_one_that_does_not(tmp_path: Path) -> None:
     slow = "for number in 1 2 3 4 5 6 7 8; do sleep 0.2; echo $number >> it; done; echo done"
     began_s = time.monotonic()
-    assert disks.run(("sh", "-c", f"cd {tmp_path}; {slow}"), 1.0, nothing) == "done\n"
+    assert disks.run(("sh", "-c", f"cd {tmp_path}; {slow}"), 1.0, lambda: None) == "done\n"
     assert time.monotonic() - began_s > 1.0
 
     with pytest.raises(WorkFailed, match=r"^sh has not read or written anything within 0.3 s$"):
-        disks.run(("sh", "-c", "sleep 60"), 0.3, nothing)
+        disks.run(("sh", "-c", "sleep 60"), 0.3, lambda: None)
     # What reads a tenant's file has so much time in all.
     with pytest.raises(WorkFailed, match=r"^sh has not ended within 0.5 s$"):
         disks.run(("sh", "-c", f"cd {tmp_path}; {slow}"), 0.5)

@@ -64,15 +64,13 @@ RESIZES: list[tuple[Flavor, dict[str, int] | str]] = [
 def test_a_resize_gives_the_disks_the_sizes_of_the_flavor(
     host: Host, flavor: Flavor, outcome: dict[str, int] | str
 ) -> None:
-    drive = '{"meta_data": {"uuid": "1"}}'
-    assert host.end_of(host.spawn(flavor=SMALL, config_drive=drive)) == ""
+    assert host.end_of(host.spawn(flavor=SMALL, config_drive='{"meta_data": {"uuid": "1"}}')) == ""
     assert host.work_of(host.stop()).failure == ""
 
     failure = host.work_of(host.receive(flavor)).failure
 
     assert (failure or sizes(host)) == outcome
-    drives = list((host.folder / "instances").glob("*/*/config.iso"))
-    assert len(drives) == (1 if failure else 2)
+    assert len(list((host.folder / "instances").glob("*/*/config.iso"))) == (1 if failure else 2)
     assert sizes(host, 1) == {"disk": 2 * GIB, "ephemeral": GIB, "swap": 4 * MIB}
 
 
@@ -117,8 +115,7 @@ def test_a_guest_has_the_processors_and_the_memory_of_its_claim(host: Host) -> N
     assert vcpus_and_mb(host) == (1, 64)
 
     assert host.work_of(host.stop()).failure == ""
-    larger = host.receive(greedy, share=host.share(greedy, VCPU=2, MEMORY_MB=96))
-    assert host.work_of(larger).failure == ""
+    assert host.work_of(host.receive(greedy, share=host.share(greedy, VCPU=2, MEMORY_MB=96))).failure == ""
     assert vcpus_and_mb(host) == (2, 96)
 
 

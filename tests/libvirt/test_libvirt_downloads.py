@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trustme
 
-from compute_sim.core.attempts import AttemptRecord, Work
+from compute_sim.core.attempts import Work
 from engine.flavors import Image
 from laboratory.demo_guests import bootable_image
 from tests.libvirt.driven_host import Host
@@ -172,7 +172,13 @@ DRIPPING = ("drip", "headers", "silent", "drip/2", "drip/3", "headers/2", "silen
 def test_downloads_that_drip_hold_up_no_other_order(tmp_path: Path, server: HostileServer) -> None:
     with closing(Host(tmp_path, image_servers=(server.url,), image_s=600.0)) as host:
         assert [host.end_of(host.spawn(number)) for number in (1, 2, 3)] == ["", "", ""]
-        dripping = begin_to_drip(host, server)
+        orders = [
+            host.spawn(number, image=Image(source=f"{server.url}/{path}"))
+            for number, path in enumerate(DRIPPING, 10)
+        ]
+        dripping = [host.begun(each) for each in orders]
+        # What waits for another's download asks for nothing.
+        wait_for(lambda: len(server.asked) == len({*DRIPPING}))
         host.driver.begin(host.respawn(1, image=Image(source=f"{server.url}/drip/of-a-rebuild")), 0.0)
         wait_for(lambda: len(server.asked) == len({*DRIPPING}) + 1)
 
@@ -184,18 +190,6 @@ def test_downloads_that_drip_hold_up_no_other_order(tmp_path: Path, server: Host
         for number in (1, 2, 4, *range(10, 10 + len(dripping))):
             assert host.destroy(number) == ""
         assert host.left == []
-
-
-def begin_to_drip(host: Host, server: HostileServer) -> list[AttemptRecord]:
-    """Builds, from number 10 on, whose downloads do not end."""
-    orders = [
-        host.spawn(10 + number, image=Image(source=f"{server.url}/{path}"))
-        for number, path in enumerate(DRIPPING)
-    ]
-    attempts = [host.begun(each) for each in orders]
-    # What waits for another's download asks for nothing.
-    wait_for(lambda: len(server.asked) == len({*DRIPPING}))
-    return attempts
 
 
 def test_qemu_img_is_told_each_format_and_may_have_little_memory(

@@ -146,8 +146,7 @@ def test_a_guest_gets_no_cpu_of_a_guest_of_another_cloud(tmp_path: Path) -> None
         amounts = (structs.replace(cpus, resource="PCPU"), memory)
 
         assert host.end_of(structs.replace(spawn, share=structs.replace(spawn.share, amounts=amounts))) == ""
-        text = connection.lookupByUUID(spawn.instance.bytes).XMLDesc()
-        assert "<vcpupin vcpu='0' cpuset='1'/>" in text
+        assert "<vcpupin vcpu='0' cpuset='1'/>" in connection.lookupByUUID(spawn.instance.bytes).XMLDesc()
 
 
 def test_a_destroy_that_overtakes_a_build_ends_it(host: Host) -> None:
@@ -170,7 +169,8 @@ def test_a_destroy_that_overtakes_a_build_ends_it(host: Host) -> None:
 
 def test_a_libvirt_that_goes_away_in_a_build_fails_it_and_the_host_falls_silent(tmp_path: Path) -> None:
     host = Host(tmp_path, away_s=5.0)
-    try:
+    # Not the host itself: its libvirt is away, and has no domains to remove.
+    with closing(host.driver):
         connection = host.driver._hypervisor._connection  # noqa: SLF001 - it is broken here
         host.interrupts["disks: overlay"] = lambda: host.driver._hypervisor._lose(connection, "it ended")  # noqa: SLF001
         host.driver._hypervisor.uri = "test:///nowhere"  # noqa: SLF001 - it is not there when it is looked for
@@ -181,8 +181,6 @@ def test_a_libvirt_that_goes_away_in_a_build_fails_it_and_the_host_falls_silent(
         assert files(host.folder) == []
         assert host.driver.condition(10.0) == WELL
         assert isinstance(host.driver.condition(16.0), Silent)
-    finally:
-        host.driver.close()
 
 
 def test_a_build_whose_libvirt_goes_away_fails_only_when_its_domain_is_gone(host: Host) -> None:

@@ -33,93 +33,83 @@ def host_of(folder: Path, server: HostileServer, **settings: Any) -> Host:
 
 
 class Builds:
-    """Builds from images that each have another URL and a MiB."""
+    """Builds on a host from images that each have another URL and a MiB."""
 
     def __init__(self, host: Host, server: HostileServer) -> None:
-        self._host, self._url = host, server.url
+        self.host, self.url = host, server.url
         self._number = 0
 
     def build(self, project: str, image: str, *, stays: bool = False) -> str:
         """Why a build of this image failed; otherwise its guest goes again, unless it `stays`."""
         self._number += 1
-        order = self._host.spawn(
-            self._number, project=project, image=Image(source=f"{self._url}/whole/{image}")
+        order = self.host.spawn(
+            self._number, project=project, image=Image(source=f"{self.url}/whole/{image}")
         )
-        failure = self._host.end_of(order)
+        failure = self.host.end_of(order)
         if not failure and not stays:
-            assert self._host.destroy(self._number) == ""
+            assert self.host.destroy(self._number) == ""
         return failure
 
     def sources(self) -> set[str]:
-        return {each.removeprefix(f"{self._url}/whole/") for each in self._host.driver.images()}
+        return {each.removeprefix(f"{self.url}/whole/") for each in self.host.driver.images()}
 
 
-def test_a_project_pushes_out_only_its_own_images_the_last_used_last(
-    tmp_path: Path, server: HostileServer
-) -> None:
+@pytest.fixture
+def builds(tmp_path: Path, server: HostileServer) -> Iterator[Builds]:
     with closing(host_of(tmp_path, server)) as host:
-        builds = Builds(host, server)
-        for image in ("b1", "b2"):
-            assert builds.build("bank", image) == ""
-        for image in ("a1", "a2", "a3", "a1", "a4"):
-            assert builds.build("shop", image) == ""
-
-        assert builds.sources() == {"b1", "b2", "a1", "a3", "a4"}
-        assert builds.build("bank", "b3") == ""
-        assert builds.sources() == {"b2", "b3", "a1", "a3", "a4"}
+        yield Builds(host, server)
 
 
-def test_images_that_disks_need_stay_and_their_project_gets_no_more(
-    tmp_path: Path, server: HostileServer
-) -> None:
-    with closing(host_of(tmp_path, server)) as host:
-        builds = Builds(host, server)
-        for number in range(4):
-            assert builds.build("shop", f"a{number}", stays=True) == ""
+def test_a_project_pushes_out_only_its_own_images_the_last_used_last(builds: Builds) -> None:
+    for image in ("b1", "b2"):
+        assert builds.build("bank", image) == ""
+    for image in ("a1", "a2", "a3", "a1", "a4"):
+        assert builds.build("shop", image) == ""
 
-        failure = builds.build("shop", "a4")
-
-        assert failure.startswith(f"image '{server.url}/whole/a4' does not fit into the cache of images")
-        assert f"{8 * MIB} bytes (images_gb), project 'shop' half of what others leave, and" in failure
-        assert builds.sources() == {"a0", "a1", "a2", "a3"}
-        assert list((tmp_path / "cache").glob("*.part")) == []
-        # However many projects there are, there is room for one more, and for public images.
-        for project in ("bank", "farm"):
-            assert builds.build(project, project, stays=True) == ""
-        assert builds.build("", "public", stays=True) == ""
-        taken = sum(each.stat().st_blocks * 512 for each in (tmp_path / "cache").iterdir())
-        assert taken <= 8 * MIB
+    assert builds.sources() == {"b1", "b2", "a1", "a3", "a4"}
+    assert builds.build("bank", "b3") == ""
+    assert builds.sources() == {"b2", "b3", "a1", "a3", "a4"}
 
 
-def test_a_public_image_pushes_out_what_nobody_needs(tmp_path: Path, server: HostileServer) -> None:
-    with closing(host_of(tmp_path, server)) as host:
-        builds = Builds(host, server)
-        for project, count in (("shop", 4), ("bank", 2)):
-            for number in range(count):
-                assert builds.build(project, f"{project}{number}") == ""
-        for number in range(4):
-            assert builds.build("", f"public{number}", stays=True) == ""
+def test_images_that_disks_need_stay_and_their_project_gets_no_more(builds: Builds, tmp_path: Path) -> None:
+    for number in range(4):
+        assert builds.build("shop", f"a{number}", stays=True) == ""
 
-        assert builds.sources() >= {f"public{number}" for number in range(4)}
-        assert len(builds.sources()) == 8
+    failure = builds.build("shop", "a4")
 
-
-def test_a_download_of_unknown_length_ends_at_the_limit(tmp_path: Path, server: HostileServer) -> None:
-    with closing(host_of(tmp_path, server)) as host:
-        url = f"{server.url}/noise"
-        failure = host.end_of(host.spawn(project="shop", image=Image(source=url)))
-        assert failure.startswith(f"image '{url}' does not fit into the cache of images")
-        assert host.left == []
+    assert failure.startswith(f"image '{builds.url}/whole/a4' does not fit into the cache of images")
+    assert f"{8 * MIB} bytes (images_gb), project 'shop' half of what others leave, and" in failure
+    assert builds.sources() == {"a0", "a1", "a2", "a3"}
+    assert list((tmp_path / "cache").glob("*.part")) == []
+    # However many projects there are, there is room for one more, and for public images.
+    for project in ("bank", "farm", ""):
+        assert builds.build(project, project or "public", stays=True) == ""
+    assert sum(each.stat().st_blocks * 512 for each in (tmp_path / "cache").iterdir()) <= 8 * MIB
 
 
-def test_a_disk_that_is_nearly_full_takes_no_image(
-    tmp_path: Path, server: HostileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_public_image_pushes_out_what_nobody_needs(builds: Builds) -> None:
+    for project, count in (("shop", 4), ("bank", 2)):
+        for number in range(count):
+            assert builds.build(project, f"{project}{number}") == ""
+    for number in range(4):
+        assert builds.build("", f"public{number}", stays=True) == ""
+
+    assert builds.sources() >= {f"public{number}" for number in range(4)}
+    assert len(builds.sources()) == 8
+
+
+def test_a_download_of_unknown_length_ends_at_the_limit(builds: Builds) -> None:
+    url = f"{builds.url}/noise"
+    failure = builds.host.end_of(builds.host.spawn(project="shop", image=Image(source=url)))
+    assert failure.startswith(f"image '{url}' does not fit into the cache of images")
+    assert builds.host.left == []
+
+
+def test_a_disk_that_is_nearly_full_takes_no_image(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "_FREE_MIN", 2**63)
     monkeypatch.setattr(images, "_FREE_PART", 1)
-    with closing(host_of(tmp_path, server)) as host:
-        assert "and the disk must not fill up" in Builds(host, server).build("shop", "a")
-        assert host.left == []
+    assert "and the disk must not fill up" in builds.build("shop", "a")
+    assert builds.host.left == []
 
 
 @pytest.mark.parametrize(

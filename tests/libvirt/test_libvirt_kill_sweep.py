@@ -5,7 +5,7 @@ Afterwards each guest has its row, each row its guest, each claim both, no file 
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -35,19 +35,13 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 # All disks that an instance may have.
 BOTH_DISKS = structs.replace(TINY, root_gb=1, ephemeral_gb=1, swap_mb=4)
 AMOUNTS = {"VCPU": 1, "MEMORY_MB": 32, "DISK_GB": 3}
-Libvirtds = dict[str, PrivateLibvirtd]
-
-
-@pytest.fixture(scope="module")
-def libvirtds() -> Iterator[Libvirtds]:
-    with PrivateLibvirtd() as first, PrivateLibvirtd() as second:
-        yield {"h1": first, "h2": second}
+Libvirtds = tuple[PrivateLibvirtd, PrivateLibvirtd]
 
 
 class Sweep:
     """A cloud whose compute is a process, and the folder by which the test tells it whom to kill."""
 
-    def __init__(self, cloud: LibvirtCloud, folder: Path, libvirtds: Libvirtds) -> None:
+    def __init__(self, cloud: LibvirtCloud, folder: Path, libvirtds: Mapping[str, PrivateLibvirtd]) -> None:
         self.cloud = cloud
         self.folder = folder
         self._libvirtds = libvirtds
@@ -114,8 +108,7 @@ class Sweep:
         assert await self.cloud.problems(*active, amounts=AMOUNTS) == [], what
         for name, libvirtd in self._libvirtds.items():
             here = [f"{each.id}.{each.attempt}" for each in active if each.host == name]
-            found = domains(libvirtd.uri)
-            assert found == sorted(f"moor-{each.replace('.', '-')}" for each in here), what
+            assert domains(libvirtd.uri) == sorted(f"moor-{each.replace('.', '-')}" for each in here), what
             folder = self.folder / "instances" / name
             assert sorted(each.name for each in folder.iterdir()) == sorted(here), what
         assert not list(self.folder.rglob("*.part")), what
@@ -135,11 +128,11 @@ class Sweep:
 
 
 @asynccontextmanager
-async def sweeping(folder: Path, libvirtds: Libvirtds, *names: str) -> AsyncIterator[Sweep]:
-    settings = libvirt_settings(folder, *(libvirtds[name].uri for name in names))
+async def sweeping(folder: Path, *libvirtds: PrivateLibvirtd) -> AsyncIterator[Sweep]:
+    settings = libvirt_settings(folder, *(each.uri for each in libvirtds))
     (folder / "compute.json").write_bytes(msgspec.json.encode(settings))
     async with cloud_of(folder, {"c1": settings}, {"c1": no_parts}) as found:
-        sweep = Sweep(found, folder, {name: libvirtds[name] for name in names})
+        sweep = Sweep(found, folder, dict(zip(("h1", "h2"), libvirtds, strict=False)))
         try:
             await sweep.start()
             await found.until_up({"c1": settings})
@@ -182,14 +175,14 @@ async def killed_at_each_step(
 async def test_a_compute_that_is_killed_at_any_step_leaves_no_half(
     tmp_path: Path, libvirtds: Libvirtds
 ) -> None:
-    async with sweeping(tmp_path, libvirtds, "h1") as sweep:
+    async with sweeping(tmp_path, libvirtds[0]) as sweep:
         await killed_at_each_step(sweep, "compute", lambda: {"h1": SELF}, sweep.restart)
 
 
 async def test_a_libvirtd_that_is_killed_at_any_step_leaves_no_half_and_an_alternate_is_taken(
     tmp_path: Path, libvirtds: Libvirtds
 ) -> None:
-    async with sweeping(tmp_path, libvirtds, "h1", "h2") as sweep:
+    async with sweeping(tmp_path, *libvirtds) as sweep:
         found = await killed_at_each_step(sweep, "libvirtd", sweep.pids, sweep.revive)
         # Where the rest of the build needs libvirt, its words are told, and the other host was taken.
         failed = {step: web for step, web in found.items() if web.failures}

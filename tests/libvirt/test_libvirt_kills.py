@@ -1,6 +1,7 @@
 """The compute ends at each step of its work, and libvirtd too: afterwards each guest has its row, each row its guest, and no file is left."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 from compute_sim.core.attempts import AttemptRecord, AttemptState, HostOrder
@@ -54,7 +55,7 @@ def test_a_guest_that_runs_is_not_built_anew_since_its_restored_folder_says_that
     """So does a compute that was killed after the guest had started, and before that was noted."""
     backup = tmp_path / "backup"
     for step in ("build: note", "build: start"):
-        host.interrupts[step] = lambda: copy_of(host.folder / "instances", backup)
+        host.interrupts[step] = partial(shutil.copytree, host.folder / "instances", backup)
         attempt = host.begun(host.spawn())
         assert host.end_of_attempt(attempt) == ""
         (disk,) = (host.folder / "instances").glob("*/*/disk")
@@ -74,10 +75,6 @@ def test_a_guest_that_runs_is_not_built_anew_since_its_restored_folder_says_that
         assert host.driver.has("c1")[0].state is AttemptState.BUILT
         host.destroy_both()
         shutil.rmtree(backup)
-
-
-def copy_of(folder: Path, backup: Path) -> None:
-    shutil.copytree(folder, backup)
 
 
 def domain_number(host: Host) -> int:

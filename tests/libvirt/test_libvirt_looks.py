@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import libvirt
-import msgspec
 import pytest
+from msgspec import structs
 
 from bus.messages.cell import StartInstance
 from compute_sim.core.attempts import (
@@ -32,7 +32,6 @@ from tests.waiting import PATIENCE_S, wait_for
 
 # How long a host may be unseen before it is silent.
 AWAY_S = 0.5
-STALE = "[Errno 116] Stale file handle"
 
 
 @pytest.fixture
@@ -49,16 +48,13 @@ def folder(host: Host) -> Iterator[BrokenFolder]:
     made.heal()
 
 
-def hanging(folder: BrokenFolder) -> None:
-    folder.hang()
-
-
-def stale(folder: BrokenFolder) -> None:
-    folder.fail(errno.ESTALE)
-
-
 @pytest.mark.parametrize(
-    ("breaks", "words"), [(hanging, " has not answered for "), (stale, STALE)], ids=["hanging", "stale"]
+    ("breaks", "words"),
+    [
+        (BrokenFolder.hang, " has not answered for "),
+        (lambda folder: folder.fail(errno.ESTALE), "[Errno 116] Stale file handle"),
+    ],
+    ids=["hanging", "stale"],
 )
 def test_a_host_whose_folder_is_away_is_silent_and_sees_its_guests_when_it_is_back(
     host: Host, folder: BrokenFolder, breaks: Callable[[BrokenFolder], None], words: str
@@ -106,17 +102,14 @@ def test_a_look_is_tried_again_whatever_it_meets(
         raise problem
 
     monkeypatch.setattr(libvirt.virConnect, where, fail)
-    driver = driver_of(host.settings)
-    driver.open()
-    try:
+    with closing(driver_of(host.settings)) as driver:
+        driver.open()
         wait_for(lambda: "planted" in driver.why_not_seen)
         assert not driver.wait_until_known(0.0)
         monkeypatch.undo()
 
         assert driver.wait_until_known(PATIENCE_S), driver.why_not_seen
         assert driver.condition(0.0) == WELL
-    finally:
-        driver.close()
 
 
 def test_a_broken_file_of_one_guest_hides_no_other_from_the_next_process(host: Host) -> None:
@@ -129,18 +122,16 @@ def test_a_broken_file_of_one_guest_hides_no_other_from_the_next_process(host: H
 
     store = ComputeStore(lambda: 0.0)
     asyncio.run(adopt(store, [host.driver], "c1"))
-    found = asyncio.run(store.living((), None, limit=10))
-    assert [each.state for each in found] == [AttemptState.BUILT] * 3
+    living = asyncio.run(store.living((), None, limit=10))
+    assert [each.state for each in living] == [AttemptState.BUILT] * 3
     (two / "adopted.json").unlink()
 
 
 def test_a_host_whose_folder_cannot_be_made_can_be_closed(host: Host) -> None:
     (host.folder / "file").write_text("")
-    settings = msgspec.structs.replace(host.settings, folder=str(host.folder / "file"))
-    driver = driver_of(settings)
-    with pytest.raises(OSError, match="file"):
+    settings = structs.replace(host.settings, folder=str(host.folder / "file"))
+    with closing(driver_of(settings)) as driver, pytest.raises(OSError, match="file"):
         driver.open()
-    driver.close()
 
 
 def test_a_libvirt_that_does_not_answer_holds_up_nothing_but_its_caller(

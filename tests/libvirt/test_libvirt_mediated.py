@@ -37,8 +37,7 @@ async def test_a_guest_whose_device_cannot_be_made_fails_in_libvirts_words_and_l
         assert gpu.total > 1
         assert gpu.reserved == 0
 
-        request = await cloud.client.boot(WITH_VGPU, image="tiny")
-        (web,) = await request.until_ended()
+        (web,) = await (await cloud.client.boot(WITH_VGPU, image="tiny")).until_ended()
 
         (failure,) = web.failures
         assert failure.reason.startswith("libvirt: "), failure

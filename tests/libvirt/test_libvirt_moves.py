@@ -11,8 +11,15 @@ from bus.messages.build import InstanceState
 from compute_sim.libvirt.guest_folders import GuestFolders
 from engine.flavors import Flavor, Image
 from moor.client import NotDone
-from tests.libvirt.guest_images import write_image
-from tests.libvirt.libvirt_cloud import LibvirtCloud, domains, files, libvirt_cloud, libvirt_settings, virsh
+from tests.libvirt.libvirt_cloud import (
+    LibvirtCloud,
+    domains,
+    files,
+    libvirt_cloud,
+    libvirt_settings,
+    virsh,
+    write_image,
+)
 from tests.servers.libvirtd import PrivateLibvirtd
 from tests.waiting import until
 
@@ -22,8 +29,7 @@ pytestmark = pytest.mark.asyncio
 def moving(
     folder: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd], **more: Any
 ) -> AbstractAsyncContextManager[LibvirtCloud]:
-    settings = libvirt_settings(folder, *(each.uri for each in libvirtds), **more)
-    return libvirt_cloud(folder, {"c1": settings})
+    return libvirt_cloud(folder, {"c1": libvirt_settings(folder, *(each.uri for each in libvirtds), **more)})
 
 
 def where(libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]) -> list[int]:
@@ -66,13 +72,11 @@ async def test_a_guest_is_migrated_resized_rebuilt_and_shelved(
         (console,) = (tmp_path / "instances" / "h1").glob("*/console.log")
         await until(lambda: "other system" in console.read_text(errors="replace"))
 
-        gone = await moved(cloud, anew, "offload")
-        assert gone.state == "offloaded"
+        assert (await moved(cloud, anew, "offload")).state == "offloaded"
         await until(lambda: where(libvirtds) == [0, 0])
-        saved = [each.name for each in (tmp_path / "images").iterdir() if str(web.id) in each.name]
-        assert len(saved) == 1
+        assert len([*(tmp_path / "images").glob(f"*{web.id}*")]) == 1
 
-        again = await moved(cloud, gone, "unshelve")
+        again = await moved(cloud, anew, "unshelve")
         assert again.state == "active"
         (console,) = (tmp_path / "instances" / again.host).glob("*/console.log")
         await until(lambda: "other system" in console.read_text(errors="replace"))

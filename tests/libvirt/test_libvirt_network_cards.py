@@ -73,8 +73,7 @@ def test_a_guest_does_not_come_to_where_its_address_is_in_use(host: Host) -> Non
     assert host.end_of(host.spawn()) == host.end_of(host.spawn(2)) == ""
     (address,) = macs(host, 2)
     order = next((host.folder / "instances").glob("*/*0001.1/order.json"))
-    kept = json.loads(order.read_bytes())
-    order.write_text(json.dumps(kept | {"macs": [address]}))
+    order.write_text(json.dumps(json.loads(order.read_bytes()) | {"macs": [address]}))
 
     failure = stopped_and_received(host)
 

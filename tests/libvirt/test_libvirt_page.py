@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from laboratory.private_libvirtd import NEEDED
-from tests.libvirt.guest_images import TEXT, write_image
-from tests.libvirt.libvirt_cloud import domains, files
+from tests.libvirt.libvirt_cloud import TEXT, domains, files, write_image
 from tests.servers.libvirtd import PrivateLibvirtd
 from tests.stories.moor.moor_process import moor, moor_json, started
 from tests.stories.real_servers import real_servers

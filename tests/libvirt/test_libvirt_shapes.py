@@ -29,8 +29,7 @@ async def test_a_bound_guest_keeps_the_shape_and_the_hosts_record_says_so(
     async with libvirt_cloud(tmp_path, {"c1": flat}) as cloud:
         web = await cloud.boot(flavor=PINNED)
 
-    cells = structs.replace(flat, flat=False)
-    async with libvirt_cloud(tmp_path, {"c1": cells}) as cloud:
+    async with libvirt_cloud(tmp_path, {"c1": structs.replace(flat, flat=False)}) as cloud:
         why = await until(lambda: refusal(cloud), "the shape is refused")
         bound = f"{web.id} is bound to its 1 PCPU: the shape can change when it has left the host"
         assert why == f"the host cannot get its new shape: {bound}"

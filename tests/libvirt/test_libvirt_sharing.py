@@ -107,8 +107,7 @@ async def test_computes_of_two_cells_share_a_pool_that_an_operator_has_made(
     async with libvirt_cloud(tmp_path, cells) as cloud:
         await make_provider(cloud, "san", shared, total=3)
         web = await cloud.boot(flavor=WITH_DISK, hosts=("h1",))
-        full = await cloud.client.boot(WITH_DISK, image="tiny", hosts=("h2",))
-        (refused,) = await full.until_ended()
+        (refused,) = await (await cloud.client.boot(WITH_DISK, image="tiny", hosts=("h2",))).until_ended()
 
         pool, hosts = await pool_and_hosts(cloud)
         assert (pool.name, pool.inventories["DISK_GB"].used) == ("san", 2)

@@ -6,13 +6,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from engine.flavors import Flavor
 from tests.libvirt.driven_host import Host
+from tests.libvirt.test_libvirt_images import cached
 from tests.servers.libvirtd import COMPUTE_ID, SystemLibvirtd
 
 ROOT = Path(__file__).parents[2]
@@ -26,19 +27,11 @@ def umask_of(unit: Path) -> int:
     return int(found[1], 8) if found else 0o022
 
 
-@contextmanager
-def umask(value: int) -> Iterator[None]:
-    before = os.umask(value)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    with umask(umask_of(UNIT)), closing(Host(tmp_path / "guests")) as made:
-        yield made
+    with ExitStack() as stack:
+        stack.callback(os.umask, os.umask(umask_of(UNIT)))
+        yield stack.enter_context(closing(Host(tmp_path / "guests")))
 
 
 def is_open(path: Path, top: Path, bit: int) -> bool:
@@ -49,12 +42,11 @@ def is_open(path: Path, top: Path, bit: int) -> bool:
 
 def test_others_read_what_a_hypervisor_needs_and_nothing_else(host: Host, tmp_path: Path) -> None:
     flavor = Flavor(vcpus=1, ram_mb=32, root_gb=1, ephemeral_gb=1, swap_mb=4)
-    drive = '{"meta_data": {"uuid": "1"}}'
-    assert host.end_of(host.spawn(flavor=flavor, config_drive=drive)) == ""
+    assert host.end_of(host.spawn(flavor=flavor, config_drive='{"meta_data": {"uuid": "1"}}')) == ""
 
     found = {each for each in host.folder.rglob("*") if each.is_file()}
     readable = {each.name for each in found if is_open(each, tmp_path, 0o004)}
-    images = {each.name for each in (host.folder / "cache").iterdir() if "." not in each.name}
+    images = cached(host.folder)
     assert readable == {"disk", "ephemeral", "swap", "config.iso", "console.log", *images}
     folders = {each for each in host.folder.rglob("*") if each.is_dir()}
     assert not any(is_open(each, tmp_path, 0o006) for each in folders)

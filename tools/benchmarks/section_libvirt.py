@@ -20,8 +20,7 @@ from kit.process import Part
 from laboratory.load.kernel import process_cpu_s
 from moor.client import Client
 from moor.clouds.cloud import CloudPlan, cloud
-from tests.libvirt.guest_images import write_image
-from tests.libvirt.libvirt_cloud import domains, files
+from tests.libvirt.libvirt_cloud import domains, files, write_image
 from tests.servers.libvirtd import PrivateLibvirtd
 from tools.benchmarks.books import WrongBooksError
 from tools.benchmarks.brokers import Bus, unix_bus
