@@ -126,9 +126,7 @@ def asked_for(
 @asynccontextmanager
 async def conductor(url: str) -> AsyncIterator[Conductor]:
     """A conductor with its queue for answers, on the broker at this URL."""
-    connection = await aio_pika.connect(url)
-    async with connection:
-        channel = await connection.channel()
-        one = Conductor(channel, f"reply_{uuid4().hex}")
+    async with await aio_pika.connect(url) as connection:
+        one = Conductor(await connection.channel(), f"reply_{uuid4().hex}")
         await one.listen_on(one.reply_queue)
         yield one

@@ -14,7 +14,6 @@ import httpx
 import pytest
 from msgspec import structs
 
-from bus.broker import Broker
 from bus.rabbit import RabbitBroker
 from bus.workers.sending import Link
 from kit.health import About, Health
@@ -172,9 +171,6 @@ class NovaWorld(PlacementWriter):
         nodes = [] if self.known.cloud is None else [*self.known.cloud.nodes.values()]
         self.known.cloud = a_nova([*nodes, *[a_node(name, cell) for name in names]])
 
-    async def add_class(self, name: str) -> None:
-        await self.done("PUT", f"/resource_classes/{name}")
-
     async def add_device(self, host: str, address: str, resource: str, total: int = 1) -> None:
         """A device below the root provider of a compute, as nova-compute writes it with PCI in placement."""
         name = f"{host}_{address}"
@@ -227,7 +223,7 @@ class NovaWorld(PlacementWriter):
         is_direct: bool = False,
     ) -> AsyncIterator[Callable[[], str]]:
         """A scheduler. Yields its page of metrics. If it dies, it does so at the end, without a word to anybody."""
-        link = Link(self.direct if is_direct else self.broker_of_nova(), SETTINGS, name="Nova")
+        link = Link(self.direct if is_direct else self.broker.broker(), SETTINGS, name="Nova")
         api = PlacementApi("http://placement", OpenStackSettings(), limits=asking, transport=self.line)
         parts = nova_parts(
             link,
@@ -249,8 +245,7 @@ class NovaWorld(PlacementWriter):
     ) -> AsyncIterator[Callable[[], str]]:
         """Runs these parts. Yields their page of metrics."""
         told = asyncio.Event()
-        of_one = parts[0].run() if dies else run_until(told, tuple(parts), 10)
-        running = asyncio.create_task(of_one)
+        running = asyncio.create_task(parts[0].run() if dies else run_until(told, tuple(parts), 10))
         metrics = Metrics(Health(About("nova-scheduler", "0"), tuple(parts)))
         try:
             yield lambda: metrics.page().decode()
@@ -264,20 +259,11 @@ class NovaWorld(PlacementWriter):
         if not dies:
             running.result()
 
-    def broker_of_nova(self) -> Broker:
-        return self.broker.broker()
-
     @asynccontextmanager
     async def without_placement(self) -> AsyncIterator[None]:
         self.line.is_cut = True
         yield
         self.line.is_cut = False
-
-    async def cut_scheduler_off(self) -> None:
-        """Break the connections to Nova's broker, as a network does, and wait until the scheduler is back."""
-        await self.broker.unplug()
-        await self.broker.plug_in()
-        await self.until_heard()
 
     async def until_heard(self, queue: str = "scheduler", by: int = 1) -> None:
         async def is_heard() -> bool:
@@ -296,6 +282,15 @@ class NovaWorld(PlacementWriter):
         await until(metrics, line, lambda page: line in page)
 
 
+@asynccontextmanager
+async def scheduled(*hosts: str, kind: str = "ours", **totals: int) -> AsyncIterator[NovaWorld]:
+    """A Nova with these computes, and our scheduler at work there."""
+    async with nova_world(kind) as world:
+        await world.add(*hosts, **totals)
+        async with world.scheduler():
+            yield world
+
+
 def hosts_of(said: Mapping[str, object]) -> list[str]:
     """The chosen hosts in an answer."""
     assert said["failure"] is None, said["failure"]
@@ -312,9 +307,8 @@ async def nova_world(kind: str = "ours") -> AsyncIterator[NovaWorld]:
         # The conductor is not cut off when the scheduler is.
         direct = urlsplit(os.environ[URL_VARIABLE])._replace(path="/" + quote(broker.virtual_host, safe=""))
         caller = await stack.enter_async_context(conductor(direct.geturl()))
-        never_cut = RabbitBroker(direct.geturl())
         placement = await stack.enter_async_context(a_placement(kind))
-        yield NovaWorld(placement, broker, never_cut, caller)
+        yield NovaWorld(placement, broker, RabbitBroker(direct.geturl()), caller)
 
 
 def an_instance() -> UUID:

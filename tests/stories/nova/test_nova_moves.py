@@ -13,6 +13,7 @@ from tests.stories.nova.nova_world import (
     an_instance,
     hosts_of,
     nova_world,
+    scheduled,
 )
 from tests.unit.nova.recorded import an_object
 from tests.waiting import until
@@ -36,22 +37,20 @@ async def test_a_migration_takes_the_old_share_and_the_instance_a_new_one_and_ba
     kind: str,
     by_us: bool,  # noqa: FBT001
 ) -> None:
-    async with nova_world(kind) as world:
-        await world.add("h1", "h2")
-        async with world.scheduler():
-            instance, source = await booted(world, by_us=by_us)
-            migration = an_instance()
-            for _ in range(2):
-                # Nova gives what the instance holds to the migration, asks, and then reverts.
-                await world.allocate({migration: {source: AMOUNTS}, instance: {}})
-                (chosen,) = await world.conductor.select(instance, ignore_hosts=[source])
-                target = chosen[0]["service_host"]
+    async with scheduled("h1", "h2", kind=kind) as world:
+        instance, source = await booted(world, by_us=by_us)
+        migration = an_instance()
+        for _ in range(2):
+            # Nova gives what the instance holds to the migration, asks, and then reverts.
+            await world.allocate({migration: {source: AMOUNTS}, instance: {}})
+            (chosen,) = await world.conductor.select(instance, ignore_hosts=[source])
+            target = chosen[0]["service_host"]
 
-                assert target != source
-                assert await world.held(instance) == {target: AMOUNTS}
-                assert await world.held(migration) == {source: AMOUNTS}
-                await world.allocate({instance: {source: AMOUNTS}, migration: {}})
-                assert await world.held(instance) == {source: AMOUNTS}
+            assert target != source
+            assert await world.held(instance) == {target: AMOUNTS}
+            assert await world.held(migration) == {source: AMOUNTS}
+            await world.allocate({instance: {source: AMOUNTS}, migration: {}})
+            assert await world.held(instance) == {source: AMOUNTS}
 
 
 @EACH
@@ -60,12 +59,10 @@ async def test_an_evacuated_instance_keeps_what_it_holds_of_its_old_host(
     kind: str,
     by_us: bool,  # noqa: FBT001
 ) -> None:
-    async with nova_world(kind) as world:
-        await world.add("h1", "h2")
-        async with world.scheduler():
-            instance, source = await booted(world, by_us=by_us)
-            world.set_service(source, is_up=False)
-            (chosen,) = await world.conductor.select(instance, ignore_hosts=[source], alternates=False)
+    async with scheduled("h1", "h2", kind=kind) as world:
+        instance, source = await booted(world, by_us=by_us)
+        world.set_service(source, is_up=False)
+        (chosen,) = await world.conductor.select(instance, ignore_hosts=[source], alternates=False)
 
         target = chosen[0]["service_host"]
         assert target != source
@@ -75,13 +72,11 @@ async def test_an_evacuated_instance_keeps_what_it_holds_of_its_old_host(
 
 @EACH
 async def test_a_request_for_several_instances_gives_each_a_host_or_claims_nothing(kind: str) -> None:
-    async with nova_world(kind) as world:
-        await world.add("h1", "h2", VCPU=2)
+    async with scheduled("h1", "h2", kind=kind, VCPU=2) as world:
         instances = [an_instance() for _ in range(3)]
-        async with world.scheduler():
-            chosen = await world.conductor.select(*instances)
-            more = [an_instance() for _ in range(2)]
-            reason = await world.conductor.refusal(*more)
+        chosen = await world.conductor.select(*instances)
+        more = [an_instance() for _ in range(2)]
+        reason = await world.conductor.refusal(*more)
 
         assert [len(each) > 0 for each in chosen] == [True] * 3
         for instance, hosts in zip(instances, chosen, strict=True):
@@ -91,28 +86,24 @@ async def test_a_request_for_several_instances_gives_each_a_host_or_claims_nothi
 
 
 async def test_a_host_that_is_down_or_disabled_is_not_chosen_and_the_reason_says_so() -> None:
-    async with nova_world() as world:
-        await world.add("h1", "h2")
+    async with scheduled("h1", "h2") as world:
         world.set_service("h1", is_forced_down=True)
         world.set_service("h2", is_disabled=True, disabled_reason="a new disk")
-        async with world.scheduler():
-            reason = await world.conductor.refusal(an_instance())
+        reason = await world.conductor.refusal(an_instance())
 
     assert "h1: is set down: its service is forced down" in reason
     assert "h2: is draining: its service is disabled: a new disk" in reason
 
 
 async def test_a_rebuild_stays_on_its_host_and_claims_nothing() -> None:
-    async with nova_world() as world:
-        await world.add("h1", "h2")
-        async with world.scheduler():
-            instance, host = await booted(world)
-            (stays,) = await world.conductor.select(
-                instance,
-                scheduler_hints={"_nova_check_type": ["rebuild"]},
-                requested_destination=an_object("Destination", "1.4", host=host, node=host),
-                alternates=False,
-            )
+    async with scheduled("h1", "h2") as world:
+        instance, host = await booted(world)
+        (stays,) = await world.conductor.select(
+            instance,
+            scheduler_hints={"_nova_check_type": ["rebuild"]},
+            requested_destination=an_object("Destination", "1.4", host=host, node=host),
+            alternates=False,
+        )
 
         assert [each["service_host"] for each in stays] == [host]
         assert stays[0]["allocation_request"] is None
@@ -170,41 +161,37 @@ async def test_members_that_two_schedulers_place_at_once_get_alternates_for_the_
 
 
 async def test_what_computes_tell_of_their_instances_decides_hints() -> None:
-    async with nova_world() as world:
-        await world.add("h1", "h2")
-        known = an_instance()
-        async with world.scheduler():
-            await world.conductor.send(
-                "sync_instance_info",
-                {"host_name": "h2", "instance_uuids": [str(known)]},
-                version="4.2",
-                key="",
-                exchange="scheduler_fanout",
-                call=False,
-            )
-            hinted = {"scheduler_hints": {"same_host": [str(known)]}}
-            for _ in range(50):
-                said = await world.conductor.select(an_instance(), alternates=False, **hinted)
-                if said[0][0]["service_host"] == "h2":
-                    break
-            together = await world.conductor.select(an_instance(), alternates=False, **hinted)
-            apart = await world.conductor.select(
-                an_instance(), alternates=False, scheduler_hints={"different_host": [str(known)]}
-            )
+    known = an_instance()
+    async with scheduled("h1", "h2") as world:
+        await world.conductor.send(
+            "sync_instance_info",
+            {"host_name": "h2", "instance_uuids": [str(known)]},
+            version="4.2",
+            key="",
+            exchange="scheduler_fanout",
+            call=False,
+        )
+        hinted = {"scheduler_hints": {"same_host": [str(known)]}}
+        for _ in range(50):
+            said = await world.conductor.select(an_instance(), alternates=False, **hinted)
+            if said[0][0]["service_host"] == "h2":
+                break
+        together = await world.conductor.select(an_instance(), alternates=False, **hinted)
+        apart = await world.conductor.select(
+            an_instance(), alternates=False, scheduler_hints={"different_host": [str(known)]}
+        )
 
         assert together[0][0]["service_host"] == "h2"
         assert apart[0][0]["service_host"] == "h1"
 
 
 async def test_a_host_that_nova_has_discovered_meanwhile_is_found_before_a_request_is_refused() -> None:
-    async with nova_world() as world:
-        await world.add("h1", VCPU=1)
+    async with scheduled("h1", VCPU=1) as world:
         before = world.known.cloud
-        async with world.scheduler():
-            await world.conductor.select(an_instance())
-            await world.add("h2")
-            # Nova has it, and no notification has told so.
-            world.known.unread, world.known.cloud = world.known.cloud, before
-            (chosen,) = await world.conductor.select(an_instance())
+        await world.conductor.select(an_instance())
+        await world.add("h2")
+        # Nova has it, and no notification has told so.
+        world.known.unread, world.known.cloud = world.known.cloud, before
+        (chosen,) = await world.conductor.select(an_instance())
 
     assert [each["service_host"] for each in chosen] == ["h2"]

@@ -148,8 +148,9 @@ async def test_a_claim_whose_answer_is_lost_is_answered_and_given_back_if_nobody
             # Its caller has gone since, and nobody hears the answer to the next one.
             await world.allocate({instance: kept})
             world.line.loses_answer = any_write
-            nobody = f"reply_{uuid4().hex}"
-            await world.conductor.send(SELECT, asked_for(instance, **changes), _reply_q=nobody)
+            await world.conductor.send(
+                SELECT, asked_for(instance, **changes), _reply_q=f"reply_{uuid4().hex}"
+            )
             await world.until_ended(metrics, "undeliverable")
 
         assert world.line.lost == 2

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from tests.stories.nova.conductor import TOKEN, asked_for, failure_of
-from tests.stories.nova.nova_world import an_instance, nova_world
+from tests.stories.nova.nova_world import an_instance, nova_world, scheduled
 from tests.unit.nova.recorded import enveloped
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
@@ -60,20 +60,15 @@ async def test_messages_that_no_nova_sends_are_dropped_and_logged_without_their_
 
 
 async def test_calls_that_cannot_be_served_are_answered_with_the_error_that_oslo_has_for_it() -> None:
-    async with nova_world() as world:
-        await world.add("h1")
-        async with world.scheduler():
-            version = await world.conductor.call("select_destinations", {}, version="4.6")
-            major = await world.conductor.call("select_destinations", {}, version="5.0")
-            method = await world.conductor.call("select_nothing", {})
-            empty = await world.conductor.call("select_destinations", {})
-            ping = await world.conductor.call("ping", {"arg": 7}, version="1.0", namespace="baseapi")
-
-    for said in (version, major):
-        assert json.loads(said["failure"])["class"] == "UnsupportedVersion"
-    assert json.loads(method["failure"])["class"] == "NoSuchMethod"
-    assert "instance_uuids" in failure_of(empty)
-    assert ping["result"] == {"service": "scheduler", "arg": 7}
+    async with scheduled("h1") as world:
+        for version in ("4.6", "5.0"):
+            said = await world.conductor.call("select_destinations", {}, version=version)
+            assert json.loads(said["failure"])["class"] == "UnsupportedVersion"
+        said = await world.conductor.call("select_nothing", {})
+        assert json.loads(said["failure"])["class"] == "NoSuchMethod"
+        assert "instance_uuids" in failure_of(await world.conductor.call("select_destinations", {}))
+        said = await world.conductor.call("ping", {"arg": 7}, version="1.0", namespace="baseapi")
+        assert said["result"] == {"service": "scheduler", "arg": 7}
 
 
 async def test_a_call_that_comes_twice_is_decided_and_answered_once() -> None:
@@ -112,7 +107,10 @@ async def test_a_call_under_way_is_answered_once_although_the_connection_broke_m
             await world.conductor.select(an_instance())
             async with world.without_placement():
                 id_ = await world.conductor.send("select_destinations", asked_for(instance))
-                await world.cut_scheduler_off()
+                # As a network breaks the connections to Nova's broker.
+                await world.broker.unplug()
+                await world.broker.plug_in()
+                await world.until_heard()
             said = await world.conductor.until_answered(id_)
             await world.conductor.select(an_instance())
 

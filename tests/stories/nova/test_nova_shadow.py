@@ -1,20 +1,80 @@
 """Shadow mode beside a Nova that goes on with nova-scheduler, on a real RabbitMQ: recorded requests, and allocations as Nova writes them."""
 
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from bus.workers.sending import Link
 from engine.flavors import InstanceId
+from kit.keystone import OpenStackSettings
 from nova_bridge.cloud import ServerSeen
-from nova_bridge.shadow.wiring import COPIES
+from nova_bridge.placement_api import PlacementApi
+from nova_bridge.settings import NovaSettings
+from nova_bridge.shadow.notes import ShadowNote, read_notes
+from nova_bridge.shadow.wiring import COPIES, shadow_parts
+from tests.contracts.stage import SETTINGS
+from tests.stories.cloud import QUICK
 from tests.stories.moor.moor_process import moor, moor_json
 from tests.stories.nova.conductor import TOKEN, asked_for
-from tests.stories.nova.nova_world import NovaWorld, an_instance, nova_world
-from tests.stories.nova.shadow_world import SMALL, in_the_shadow
+from tests.stories.nova.nova_world import AMOUNTS, ONCE, NovaWorld, an_instance, nova_world
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
+
+
+class Shadow:
+    """The worker's notes and its page of metrics."""
+
+    def __init__(self, file: Path, page: Callable[[], str]) -> None:
+        self.file = file
+        self.page = page
+
+    @property
+    def notes(self) -> Sequence[ShadowNote]:
+        return read_notes(self.file).notes if self.file.exists() else ()
+
+    async def note_of(self, instance: UUID) -> ShadowNote:
+        return await until(
+            lambda: next((each for each in self.notes if each.instance == instance), None),
+            f"a note of instance {instance}",
+        )
+
+    async def counted(self, copies: int, outcome: str = "decided") -> None:
+        """Wait until the page counts so many with this outcome."""
+        line = f'moor_nova_shadow_copies_total{{outcome="{outcome}"}} {copies}.0'
+        await until(self.page, line, lambda page: line in page)
+
+
+@asynccontextmanager
+async def in_the_shadow(
+    world: NovaWorld,
+    folder: Path,
+    *,
+    asks_server: Callable[[InstanceId], Awaitable[ServerSeen | None]] | None = None,
+    wait_s: float = 1.0,
+) -> AsyncIterator[Shadow]:
+    """A worker in shadow mode beside a Nova. Nova's choice is looked for at short intervals, and waited for for so long."""
+    file = folder / "shadow.jsonl"
+    settings = NovaSettings(rpc_timeout_s=wait_s, shadow_file=str(file))
+    api = PlacementApi("http://placement", OpenStackSettings(), limits=ONCE, transport=world.line)
+    link = Link(world.broker.broker(), SETTINGS, name="Nova")
+    parts = shadow_parts(
+        link,
+        world.known,
+        settings,
+        QUICK,
+        api=api,
+        look_s=0.05,
+        asks_server=asks_server,
+        look_again=world.known.read_soon,
+    )
+    async with world.running(parts, link, api) as page:
+        await world.until_heard(COPIES)
+        yield Shadow(file, page)
 
 
 async def ask(world: NovaWorld, *instances: UUID, **changes: Any) -> str:
@@ -30,7 +90,7 @@ async def test_the_same_host_as_novas_is_noted_and_nothing_is_claimed_or_answere
             call = await ask(world, instance)
             await shadow.counted(1)
             assert await world.held(instance) == {}
-            await world.allocate({instance: {"h1": SMALL}})
+            await world.allocate({instance: {"h1": AMOUNTS}})
             note = await shadow.note_of(instance)
             page = shadow.page()
 
@@ -41,7 +101,7 @@ async def test_the_same_host_as_novas_is_noted_and_nothing_is_claimed_or_answere
         assert (note.hosts, note.qualified, note.flavor) == (1, 1, note.flavor)
         assert note.flavor
         assert call not in world.conductor.heard
-        assert await world.held(instance) == {"h1": SMALL}
+        assert await world.held(instance) == {"h1": AMOUNTS}
         assert TOKEN not in shadow.file.read_text()
         assert shadow.file.stat().st_mode & 0o777 == 0o600
 
@@ -55,12 +115,12 @@ async def test_a_choice_takes_room_of_the_next_requests_until_novas_own_claim_is
             await shadow.counted(1)
             await ask(world, second)
             await shadow.counted(2)
-            await world.allocate({first: {"h2": SMALL}, second: {"h1": SMALL}})
+            await world.allocate({first: {"h2": AMOUNTS}, second: {"h1": AMOUNTS}})
             one, other = await shadow.note_of(first), await shadow.note_of(second)
             await world.allocate({first: {}, second: {}})
             await ask(world, third)
             await shadow.counted(3)
-            await world.allocate({third: {"h1": SMALL}})
+            await world.allocate({third: {"h1": AMOUNTS}})
             last = await shadow.note_of(third)
 
     assert {one.ours, other.ours} == {"h1", "h2"}
@@ -128,7 +188,7 @@ async def test_a_worse_host_of_nova_is_noted_with_the_weighers_and_the_report_co
             for number, (instance, host) in enumerate(((worse, "tight"), (same, "roomy")), 1):
                 await ask(world, instance)
                 await shadow.counted(number)
-                await world.allocate({instance: {host: SMALL}})
+                await world.allocate({instance: {host: AMOUNTS}})
                 await shadow.note_of(instance)
             note = await shadow.note_of(worse)
             await ask(world, refused, flavor={"vcpus": 1000})
