@@ -1,11 +1,14 @@
 """A private RabbitMQ and a private PostgreSQL that speak TLS, as a deployment has them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from urllib.parse import quote
 
+import asyncpg
 from sqlalchemy.engine import make_url
 
+from tests.running import closing
 from tests.servers.certificates import Certificates, certificates
 from tests.servers.free_places import free_port
 from tests.servers.guarded_postgres import guarded_postgres
@@ -43,3 +46,17 @@ def running_servers(*, asks_clients: bool = False) -> Iterator[Servers]:
                 yield Servers(postgres, rabbitmq, made, tls, api)
         finally:
             rabbitmq.stop()
+
+
+@asynccontextmanager
+async def administrator(servers: Servers) -> AsyncIterator[asyncpg.Connection]:
+    """A session of PostgreSQL's own administrator."""
+    url = make_url(servers.postgres.url).set(drivername="postgresql", database="postgres")
+    async with closing(await asyncpg.connect(url.render_as_string())) as (connection,):
+        yield connection
+
+
+def environment(etc: Path, name: str) -> dict[str, str]:
+    """The variables in this environment file."""
+    lines = (etc / f"{name}.env").read_text().splitlines()
+    return {name: value.strip("'") for name, _, value in (line.partition("=") for line in lines)}

@@ -44,8 +44,7 @@ def workloads() -> dict[str, dict[str, Any]]:
 
 def container_of(workload: dict[str, Any]) -> dict[str, Any]:
     (container,) = workload["spec"]["template"]["spec"]["containers"]
-    found: dict[str, Any] = container
-    return found
+    return dict(container)
 
 
 # Kubernetes
@@ -131,14 +130,12 @@ def test_the_kustomization_names_every_file() -> None:
 
 
 def compose() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    return found
+    return dict(yaml.safe_load((DEPLOY / "compose.yaml").read_text()))
 
 
 def compose_schema() -> dict[str, Any]:
     text = files("check_jsonschema").joinpath("builtin_schemas/vendor/compose-spec.json").read_text()
-    found: dict[str, Any] = json.loads(text)
-    return found
+    return dict(json.loads(text))
 
 
 def test_compose_is_as_its_specification_has_it() -> None:
@@ -177,17 +174,13 @@ def test_compose_has_every_worker_with_its_own_user_and_no_password() -> None:
 # Both
 
 
-async def _runs(words: list[str]) -> None:
-    ran = await moor(*words, "--help")
-    assert ran.code == 0, ran.err
-
-
 @pytest.mark.asyncio
 async def test_every_command_in_a_container_exists() -> None:
     commands = {tuple(container_of(each)["args"]) for each in workloads().values()}
     commands |= {tuple(each["command"]) for each in compose()["services"].values() if "command" in each}
     for words in sorted(commands):
-        await _runs(list(words))
+        ran = await moor(*words, "--help")
+        assert ran.code == 0, ran.err
 
 
 def test_every_environment_file_that_is_named_is_one_that_the_commands_write() -> None:

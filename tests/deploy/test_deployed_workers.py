@@ -8,12 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
-import asyncpg
 import httpx
 import pytest
-from sqlalchemy.engine import make_url
 
-from tests.deploy.deployed import Servers, running_servers
+from tests.deploy.deployed import Servers, administrator, environment, running_servers
 from tests.servers.free_places import free_port
 from tests.stories.moor.moor_process import moor, moor_json, moor_says, started
 
@@ -36,15 +34,11 @@ def servers() -> Iterator[Servers]:
 
 async def set_up(servers: Servers, etc: Path) -> None:
     """What deploy/compose.yaml runs once: the script itself, which reaches the broker by its management API."""
-    connection = await asyncpg.connect(
-        make_url(servers.postgres.url).set(drivername="postgresql").render_as_string()
-    )
-    if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = 'moorage'"):
-        await connection.execute("CREATE DATABASE moorage")
-    await connection.close()
-    programs = f"{SETUP.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {
-        "PATH": programs,
+    async with administrator(servers) as connection:
+        if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = 'moorage'"):
+            await connection.execute("CREATE DATABASE moorage")
+    variables = {
+        "PATH": f"{SETUP.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "MOOR_BUS_URL": servers.bus,
         "MOOR_DB_URL": servers.db,
         "MOOR_CELLS": ",".join(CELLS),
@@ -55,7 +49,7 @@ async def set_up(servers: Servers, etc: Path) -> None:
     }
     process = await asyncio.create_subprocess_exec(
         str(SETUP),
-        env=environment,
+        env=variables,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -65,11 +59,6 @@ async def set_up(servers: Servers, etc: Path) -> None:
 
 def texts(etc: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in etc.iterdir()}
-
-
-def environment(etc: Path, name: str) -> dict[str, str]:
-    lines = (etc / f"{name}.env").read_text().splitlines()
-    return {name: value.strip("'") for name, _, value in (line.partition("=") for line in lines)}
 
 
 @asynccontextmanager
@@ -199,12 +188,8 @@ async def ask_placement(port: int) -> None:
 
 
 async def connected_by_tls(servers: Servers) -> set[tuple[str, bool]]:
-    url = make_url(servers.postgres.url).set(drivername="postgresql").render_as_string()
-    connection = await asyncpg.connect(url)
-    try:
+    async with administrator(servers) as connection:
         rows = await connection.fetch(
             "SELECT usename, ssl FROM pg_stat_activity JOIN pg_stat_ssl USING (pid) WHERE usename LIKE 'moor%'"
         )
-    finally:
-        await connection.close()
-    return {(row["usename"], row["ssl"]) for row in rows}
+        return {(row["usename"], row["ssl"]) for row in rows}

@@ -11,16 +11,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
-import asyncpg
 import httpx
 import pytest
-from sqlalchemy.engine import make_url
 
 from bus.rabbit import RabbitBroker
 from kit.errors import Failure
 from kit.sql import open_database
 from moor.client import Client, Flavor, InstanceState
-from tests.deploy.deployed import Servers, running_servers
+from tests.deploy.deployed import Servers, administrator, environment, running_servers
+from tests.running import closing
 from tests.servers.free_places import free_port
 from tests.stories.moor.moor_process import Process, moor_json, moor_says, started
 from tests.waiting import PATIENCE_S, until
@@ -63,7 +62,7 @@ class Deployment:
         self.port = free_port()
 
     async def make(self) -> None:
-        async with self.administrator() as connection:
+        async with administrator(self.servers) as connection:
             await connection.execute("DROP DATABASE IF EXISTS moorage WITH (FORCE)")
             await connection.execute("CREATE DATABASE moorage")
         await self.db_users()
@@ -98,8 +97,7 @@ class Deployment:
 
     def environment(self, name: str, role: str = "") -> dict[str, str]:
         """The variables of the environment file, with the certificates of its user and its role."""
-        lines = (self.etc / f"{name}.env").read_text().splitlines()
-        found = {key: value.strip("'") for key, _, value in (line.partition("=") for line in lines)}
+        found = environment(self.etc, name)
         if url := found.get("MOOR_BUS_URL"):
             head, _, query = url.partition("?")
             kept = [each for each in query.split("&") if not each.startswith("certfile=")]
@@ -135,27 +133,17 @@ class Deployment:
             "--listen": f"127.0.0.1:{self.port}",
         }
         options = [part for each in flags.items() for part in each]
-        environment = self.environment(*PLACEMENT_API)
-        async with started("run", "placement-api", *options, **environment) as process:
+        async with started("run", "placement-api", *options, **self.environment(*PLACEMENT_API)) as process:
             yield process
 
     @property
     def operator(self) -> dict[str, str]:
         return self.environment("moor-operator")
 
-    @asynccontextmanager
-    async def administrator(self, database: str = "postgres") -> AsyncIterator[asyncpg.Connection]:
-        url = make_url(self.servers.postgres.url).set(drivername="postgresql", database=database)
-        connection = await asyncpg.connect(url.render_as_string())
-        try:
-            yield connection
-        finally:
-            await connection.close()
-
     async def close_all_connections(self) -> None:
         """Of the workers and clients, at the broker and at the database: they must log in again."""
         self.servers.rabbitmq.ctl("close_all_connections", "the test wants new logins")
-        async with self.administrator() as connection:
+        async with administrator(self.servers) as connection:
             await connection.fetch(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename LIKE 'moor%'"
             )
@@ -173,7 +161,7 @@ class Deployment:
 
     async def sessions(self) -> dict[str, set[int]]:
         """The serial numbers of the certificates that each role of the database shows."""
-        async with self.administrator() as connection:
+        async with administrator(self.servers) as connection:
             rows = await connection.fetch(
                 "SELECT usename, client_dn, client_serial FROM pg_stat_activity JOIN pg_stat_ssl USING (pid)"
                 " WHERE usename LIKE 'moor%'"
@@ -191,7 +179,7 @@ class Deployment:
     async def reload_servers(self) -> None:
         """Have both servers read their certificates again."""
         self.servers.rabbitmq.ctl("eval", "ssl:clear_pem_cache().")
-        async with self.administrator() as connection:
+        async with administrator(self.servers) as connection:
             await connection.execute("SELECT pg_reload_conf()")
 
 
@@ -253,19 +241,21 @@ async def test_a_cloud_runs_by_certificates_and_takes_renewed_ones_without_a_sto
             before = await deployment.sessions()
             assert {*before} >= {"moor_placement", "moor_scheduler", f"moor_conductor_{CELL}"}
 
-            assert await answers_of_placement(deployment) == {
-                "right": "200",
-                "none": "certificate required",
-                "another authority": "unknown ca",
-                "expired": "certificate expired",
-            }
+            made = deployment.certificates
+            for certificate, said in (
+                (made.client("nova"), "200"),
+                ("", "certificate required"),
+                (made.client("stranger", by=made.another), "unknown ca"),
+                (made.client("late", not_after=LONG_AGO), "certificate expired"),
+            ):
+                assert await asked_of_placement(deployment, certificate) == said
 
             # Every certificate is issued anew, at the clients and at the servers.
             first = await shown_by_placement(deployment)
             for user, role in (*WORKERS.values(), PLACEMENT_API):
                 deployment.environment(user, role)
-            deployment.certificates.server("placement-api")
-            deployment.certificates.issue_servers()
+            made.server("placement-api")
+            made.issue_servers()
             await deployment.reload_servers()
             await deployment.close_all_connections()
             await boots.until_more(3)
@@ -276,24 +266,13 @@ async def test_a_cloud_runs_by_certificates_and_takes_renewed_ones_without_a_sto
                 lambda shown: shown != first,
             )
             # Nothing else has it ask its database again so soon.
-            assert await asked_of_placement(deployment, deployment.certificates.client("nova")) == "200"
+            assert await asked_of_placement(deployment, made.client("nova")) == "200"
             after = await until(
                 deployment.sessions, "all are back", lambda found: not found.keys() < before.keys()
             )
             assert all(not after[role] & before[role] for role in before)
 
         await assert_nothing_was_lost(deployment, workers)
-
-
-async def answers_of_placement(deployment: Deployment) -> dict[str, str]:
-    made = deployment.certificates
-    shown = {
-        "right": made.client("nova"),
-        "none": "",
-        "another authority": made.client("stranger", by=made.another),
-        "expired": made.client("late", not_after=LONG_AGO),
-    }
-    return {name: await asked_of_placement(deployment, file) for name, file in shown.items()}
 
 
 async def asked_of_placement(deployment: Deployment, certificate: str) -> str:
@@ -314,8 +293,7 @@ async def shown_by_placement(deployment: Deployment) -> bytes:
     context.load_cert_chain(deployment.certificates.client("nova"))
     _, out = await asyncio.open_connection("127.0.0.1", deployment.port, ssl=context)
     try:
-        found: bytes = out.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        return found
+        return bytes(out.get_extra_info("ssl_object").getpeercert(binary_form=True))
     finally:
         out.close()
 
@@ -351,7 +329,7 @@ async def test_passwords_change_while_instances_are_booted(servers: Servers, tmp
             await boots.until_more(3)
 
             # The same for a role of the database.
-            async with deployment.administrator() as connection:
+            async with administrator(servers) as connection:
                 await connection.execute("ALTER ROLE moor_placement PASSWORD 'by hand, too'")
             await deployment.close_all_connections()
             await workers["placement"].until_printed_to_stderr("password authentication failed")
@@ -379,14 +357,12 @@ async def of_bus(url: str, certificate: str = "") -> str:
 
 
 async def of_db(url: str, certificate: str = "") -> str:
-    database = open_database(f"{url}&sslcert={certificate}" if certificate else url)
-    try:
-        async with database.reading() as transaction:
-            await transaction.fetch("SELECT 1")
-    except Failure as problem:
-        return str(problem)
-    finally:
-        await database.close()
+    async with closing(open_database(f"{url}&sslcert={certificate}" if certificate else url)) as (database,):
+        try:
+            async with database.reading() as transaction:
+                await transaction.fetch("SELECT 1")
+        except Failure as problem:
+            return str(problem)
     return ""
 
 
@@ -413,7 +389,7 @@ async def test_each_wrong_certificate_is_refused_by_name_and_a_right_one_may_be_
     assert "certfile in the URL is /absent: " in await of_bus(bus, "/absent")
 
     # As the only login
-    async with deployment.administrator() as connection:
+    async with administrator(servers) as connection:
         await connection.execute("CREATE ROLE by_certificate LOGIN")
     bare_bus = bus.replace("guest:guest@", "guest@") + "&auth=external"
     bare_db = servers.db.replace("postgres@", "by_certificate@")
