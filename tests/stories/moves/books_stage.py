@@ -241,8 +241,7 @@ async def stage_on(
         keeps_hosts=keeps_hosts,
     )
     async with AsyncExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(wiring, "USUAL_PACE", PACE)
+        stack.enter_context(pytest.MonkeyPatch.context()).setattr(wiring, "USUAL_PACE", PACE)
         made = await stack.enter_async_context(
             cloud(plan, site.broker, site.database_url, as_user=site.as_user)
         )

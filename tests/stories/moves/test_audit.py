@@ -14,8 +14,7 @@ from moor.client.books.books_reader import BooksReader
 from moor.client.books.views import Fault, InstanceView
 from tests.stories.moor.moor_process import moor
 from tests.stories.moves.books_stage import books_stage
-from tests.stories.moves.damage import ADDED, DAMAGES, damage
-from tests.stories.moves.damage_of_moves import HARMLESS, IN_DOUBT, MORE_DAMAGES
+from tests.stories.moves.damage import ADDED, DAMAGES, HARMLESS, IN_DOUBT, damage
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -33,18 +32,17 @@ def kinds_by_id(result: AuditResult) -> dict[UUID | None, set[str]]:
 @pytest.mark.parametrize("kind", STAGES)
 async def test_damage_by_hand_is_found_and_mended_and_then_the_audit_is_silent(kind: str) -> None:
     async with books_stage(kind) as stage:
-        damages = {**DAMAGES, **MORE_DAMAGES}
-        ids = await stage.boot_in(1, [*[each.state for each in damages.values()], "active", "active"])
+        ids = await stage.boot_in(1, [*[each.state for each in DAMAGES.values()], "active", "active"])
         await stage.until_silent()
-        harmed = dict(zip(damages, ids, strict=False))
+        harmed = dict(zip(DAMAGES, ids, strict=False))
         added = iter(UUID(int=ADDED.int + number) for number in (1, 2, 3))
         wanted = {
             next(added) if each.adds else harmed[name]: each.kinds
-            for name, each in damages.items()
+            for name, each in DAMAGES.items()
             if each.kinds
         }
 
-        await damage(stage.database_url, [(damages[name], id_) for name, id_ in harmed.items()])
+        await damage(stage.database_url, [(DAMAGES[name], id_) for name, id_ in harmed.items()])
         found = await stage.audit()
         # The harmed instance is in one cell: an audit of the other does not tell of it.
         type_of_it = harmed["another type"]
@@ -150,8 +148,7 @@ async def test_during_boots_and_deletes_an_audit_finds_nothing_and_changes_nothi
         assert (usual.findings, twice.findings) == ((), ())
         assert not usual.unanswered
         await arrived()
-        states = await stage.states(first[deleted:])
-        assert {each.state for each in states.values()} == {"active"}
+        assert {each.state for each in (await stage.states(first[deleted:])).values()} == {"active"}
         held = await stage.placement.books_page(None, 1000)
         assert {each.id for each in held} == {*first[deleted:], *second}
         # No mend has raised a generation.

@@ -49,8 +49,7 @@ class Members:
     async def apart(self) -> list[Finding]:
         """The findings of an audit, without those of what is in flight."""
         client = self.here.setup.client
-        options = AuditOptions(settle=timedelta(0))
-        reader = BooksReader(client, {"c1": client}, ())
+        reader, options = BooksReader(client, {"c1": client}, ()), AuditOptions(settle=timedelta(0))
         return [*(await audited(reader, options, clock=lambda: datetime.now(UTC))).findings]
 
     async def hosts(self) -> set[str]:
@@ -117,7 +116,7 @@ async def test_one_member_alone_is_refused_with_what_to_do_and_all_by_name_move(
 
         assert {each.state for each in moved.instances} == {"moving"}
         assert {each.host for each in await group.until_all("active", "confirmed")} == {"h2"}
-        await group.here.until_used(h1=0, h2=2)
+        await group.here.setup.until_used(h1=0, h2=2)
 
 
 @EMBEDDED
@@ -128,11 +127,10 @@ async def test_a_plan_to_drain_says_where_members_go_together_and_the_others_bes
         setup = group.here.setup
         # The second host has room for one, and the third for both members.
         for number, (host, ram_mb) in enumerate((("h2", LARGE_MB - 64), ("h3", LARGE_MB - 128)), start=20):
-            flavor = Flavor(vcpus=1, ram_mb=ram_mb, root_gb=1)
-            await setup.send(a_build(number, flavor=flavor, hosts=(host,)))
+            await setup.send(a_build(number, flavor=Flavor(vcpus=1, ram_mb=ram_mb, root_gb=1), hosts=(host,)))
         lone = a_build(5, flavor=SMALL, hosts=("h1",))
         await setup.send(lone)
-        await group.here.until_used(h1=3, h2=1, h3=1)
+        await group.here.setup.until_used(h1=3, h2=1, h3=1)
         # The plan reads rows of instances, and a row has its host only after the claim.
         await setup.until_state(instance_of(lone), "active")
         await setup.until_current()

@@ -33,7 +33,7 @@ async def offloaded(bus: str, books: str) -> AsyncIterator[tuple[Movers, Instanc
         saved = await here.booted(1, "h1", WHOLE)
         await here.move(saved, "offload", request_id=RequestId(UUID(int=999)))
         await here.until(saved, "offloaded", "done")
-        await here.until_used(h1=0)
+        await here.setup.until_used(h1=0)
         yield here, saved, await here.booted(2, "h1", WHOLE)
 
 
@@ -76,7 +76,7 @@ async def test_an_unshelve_into_a_full_cloud_waits_gets_the_room_and_has_one_ent
 
         there = await here.until(saved, "active", "done")
         assert (there.host, there.waiting, there.no_valid_host) == ("h1", None, None)
-        await here.until_used(h1=1)
+        await here.setup.until_used(h1=1)
         found = await here.setup.ask(AskHistory(instance=saved), HistoryFound)
 
         assert [(each.what, each.outcome, each.failure) for each in found.changes] == [
@@ -173,12 +173,11 @@ async def test_a_wait_outlives_the_schedulers_and_another_one_ends_it(bus: str, 
             saved = await here.booted(1, "h1", WHOLE)
             await here.move(saved, "offload", request_id=RequestId(UUID(int=999)))
             await here.until(saved, "offloaded", "done")
-            await here.until_used(h1=0)
+            await here.setup.until_used(h1=0)
             full = await here.booted(2, "h1", WHOLE)
             await here.move(saved, "unshelve", wait=LONG)
         async with setup.scheduler("s2", settings=QUICK), setup.scheduler("s3", settings=QUICK):
-            told = await waits(here, saved)
-            assert told.state == "offloaded"
+            assert (await waits(here, saved)).state == "offloaded"
             await here.setup.delete(full)
             assert (await here.until(saved, "active", "done")).host == "h1"
 

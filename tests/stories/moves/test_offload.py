@@ -46,10 +46,10 @@ async def test_when_no_host_builds_it_it_is_offloaded_again_and_may_be_unshelved
         await here.move(instance, "unshelve", request_id=SECOND, hosts=("h2",))
         again = await here.until(instance, "offloaded", "failed")
         assert ([each.host for each in again.failures], again.keeps_share) == (["h2"], False)
-        await here.until_used(h1=0, h2=0)
+        await here.setup.until_used(h1=0, h2=0)
         await here.move(instance, "unshelve", request_id=THIRD, hosts=("h1",))
         assert (await here.until(instance, "active", "done")).host == "h1"
-        await here.until_used(h1=1, h2=0)
+        await here.setup.until_used(h1=1, h2=0)
 
 
 @BOTH
@@ -58,7 +58,7 @@ async def test_a_delete_while_it_is_offloaded_leaves_nothing(bus: str, books: st
         instance = await here.booted()
         await here.move(instance, "offload")
         await here.setup.delete(instance)
-        await here.until_used(h1=0)
+        await here.setup.until_used(h1=0)
         await until_empty(here)
 
 
@@ -73,7 +73,7 @@ async def test_of_unshelve_and_delete_at_once_nothing_is_left(bus: str, books: s
             here.setup.client.ask(DeleteInstance(instance=instance)),
         )
         await here.setup.until_state(instance, "deleted")
-        await here.until_used(h1=0, h2=0)
+        await here.setup.until_used(h1=0, h2=0)
         await until_empty(here)
 
 
@@ -107,7 +107,7 @@ async def silent_before_it_tells_of_the_destroy(
         await down(here, "h1")
         await until(lambda: host.destroyed >= 2, "it is reminded")
         await here.until(instance, "moving")
-        await here.until_used(h1=1, h2=0)
+        await here.setup.until_used(h1=1, h2=0)
         yield here, instance
 
 
@@ -120,7 +120,7 @@ async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_i
         held.pass_s(10)
         gone = await here.until(instance, "offloaded", "done")
         assert (gone.host, gone.keeps_share) == ("", False)
-        await here.until_used(h1=0, h2=0)
+        await here.setup.until_used(h1=0, h2=0)
         await here.move(instance, "unshelve", request_id=SECOND)
         assert (await here.until(instance, "active", "done")).host == "h2"
 
@@ -133,7 +133,7 @@ async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_i
         await here.setup.client.ask(SetHost(host="h1", mode="dead", reason="it burnt", sure=True))
         gone = await here.until(instance, "offloaded", "done")
         assert (gone.host, gone.keeps_share) == ("", False)
-        await here.until_used(h1=0, h2=0)
+        await here.setup.until_used(h1=0, h2=0)
 
 
 NEED_ONE_THAT_RUNS: tuple[MoveKind, ...] = ("reboot", "live-migrate", "shelve")
@@ -155,7 +155,7 @@ async def test_an_instance_is_stopped_started_and_rebooted_where_it_is(bus: str,
     async with movers(bus, books, "h1", "h2") as here:
         instance = await here.booted()
         await switched(here, instance, "stop", 1, "stopped")
-        await here.until_used(h1=1, h2=0)
+        await here.setup.until_used(h1=1, h2=0)
         for kind in NEED_ONE_THAT_RUNS:
             refused = await here.refused(instance, kind, request_id=request(50))
             assert refused.reason == f"it is stopped: to {kind}, it must be active"
@@ -167,11 +167,10 @@ async def test_an_instance_is_stopped_started_and_rebooted_where_it_is(bus: str,
         for number in (1, 2, 3, 4):
             late = await here.move(instance, "start" if number > 2 else "stop", request_id=request(number))
             assert [each.state for each in late.instances] == ["active"]
-        other = await here.refused(instance, "stop", request_id=request(4))
-        assert other.field == "request_id"
+        assert (await here.refused(instance, "stop", request_id=request(4))).field == "request_id"
         await switched(here, instance, "reboot", 5, "active")
         await here.setup.client.ask(DeleteInstance(instance=instance))
-        await here.until_used(h1=0, h2=0)
+        await here.setup.until_used(h1=0, h2=0)
         gone = await here.refused(instance, "start", request_id=request(6))
         assert gone.reason.startswith(("it is deleting: to start", "it is deleted: to start"))
         unknown = await here.refused(InstanceId(UUID(int=77)), "stop", request_id=request(7))

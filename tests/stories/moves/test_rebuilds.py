@@ -11,7 +11,6 @@ from bus.messages.hosts import SetHost
 from bus.messages.stored_names import CreateImage, NamedImage
 from engine.flavors import Image, InstanceId, RequestId
 from laboratory.ironic import available_nodes
-from tests.contracts.placement_orders import an_id
 from tests.stories.layouts import BOTH, STAGES
 from tests.stories.metal.test_deploys import (
     LONG_DEPLOYS,
@@ -26,7 +25,7 @@ NEW = Image(source="http://images/fedora", checksum="1b2c")
 
 
 def a_rebuild(instance: InstanceId, number: int = 1, **fields: object) -> RebuildInstance:
-    rebuild = RebuildInstance(request_id=RequestId(an_id(f"rebuild-{number}")), instance=instance, image=NEW)
+    rebuild = RebuildInstance(request_id=RequestId(UUID(int=2000 + number)), instance=instance, image=NEW)
     return structs.replace(rebuild, **fields)
 
 
@@ -95,8 +94,7 @@ PINNED = NamedImage(name="pinned", source="http://images/pinned", properties={"h
 
 
 async def rebuild(here: Movers, instance: InstanceId, number: int = 1, **fields: object) -> Message:
-    order = RebuildInstance(request_id=RequestId(UUID(int=2000 + number)), instance=instance, image=NEW)
-    return await here.setup.client.ask(structs.replace(order, **fields))
+    return await here.setup.client.ask(a_rebuild(instance, number, **fields))
 
 
 @STAGES
@@ -164,4 +162,4 @@ async def test_a_host_that_is_lost_in_a_rebuild_is_asked_until_it_says_how_it_en
         assert active.rebuild is not None
         assert (active.host, active.attempt, active.rebuild.failure) == ("h1", 1, "")
         await here.setup.client.ask(SetHost(host="h1", mode="up"))
-        await here.until_used(h1=1, h2=0)
+        await here.setup.until_used(h1=1, h2=0)
