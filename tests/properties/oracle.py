@@ -154,8 +154,7 @@ class Oracle:
     def _heir_of(self, order: SwapClaim) -> ConsumerHistory | None:
         """What is known about the heir. What another cell's release left behind does not count."""
         heir = self.pasts.get(order.heir.id) if order.heir else None
-        is_known = heir is not None and (heir.cell == order.cell or heir.was_claimed)
-        return heir if is_known else None
+        return heir if heir is not None and (heir.cell == order.cell or heir.was_claimed) else None
 
     def _wrong_consumers(
         self, order: SwapClaim, heir: ConsumerHistory | None, migration: ConsumerHistory | None

@@ -205,8 +205,7 @@ class World(Struct, frozen=True):
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     drawn = (*BEGINNING, *draw(st.lists(writes, min_size=4, max_size=24)))
-    cuts = draw(st.lists(st.booleans(), min_size=len(drawn), max_size=len(drawn)))
-    return World(drawn, tuple(cuts))
+    return World(drawn, tuple(draw(st.lists(st.booleans(), min_size=len(drawn), max_size=len(drawn)))))
 
 
 def batches_of(world: World) -> list[tuple[Write, ...]]:

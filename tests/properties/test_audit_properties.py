@@ -278,8 +278,7 @@ def test_what_changed_just_now_is_not_judged(
     just_now = NOW - timedelta(seconds=seconds)
     harmed = damage[1](view)
     if who == "the cell" or harmed.at_api is None:
-        entry = structs.replace(harmed.in_cells[0], stirred_at=just_now)
-        young = structs.replace(harmed, in_cells=(entry,))
+        young = structs.replace(harmed, in_cells=(structs.replace(harmed.in_cells[0], stirred_at=just_now),))
     else:
         young = _row(changed_at=just_now)(harmed)
 
@@ -367,13 +366,11 @@ def with_cells(*stocks: int) -> Places:
         )
         for number, free in enumerate(stocks)
     }
-    there = {id_: each for id_, each in PLACES.providers.items() if id_ != NUMA[0]}
-    return Places({**there, **cells})
+    return Places({**{id_: each for id_, each in PLACES.providers.items() if id_ != NUMA[0]}, **cells})
 
 
 def test_a_lost_claim_is_mended_on_the_present_providers_of_a_host_with_another_shape() -> None:
-    lost = structs.replace(a_view(), consumer=None)
-    (fault,) = faults_of(lost, SIGHT, with_cells(1, 2))
+    (fault,) = faults_of(structs.replace(a_view(), consumer=None), SIGHT, with_cells(1, 2))
 
     assert fault.kind == instance_rules.MISSING
     assert isinstance(fault.mend, MendConsumer)

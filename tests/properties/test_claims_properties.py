@@ -54,7 +54,8 @@ def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
 
 async def compare(world: World) -> list[tuple[str, object]]:
     """Run a world on placement and on the oracle; returns the verdicts by kind of order."""
-    client, oracle = await a_client(world), an_oracle(world)
+    client, oracle = StoreClient(MemoryPlacementStore()), an_oracle(world)
+    await client.report(*[report_of(which, world.shelves[which]) for which in PARENTS])
     met: list[tuple[str, object]] = []
     async with client.store.lead_feed() as feed:
         assert feed is not None
@@ -75,12 +76,6 @@ async def compare(world: World) -> list[tuple[str, object]]:
     assert [(holder.consumer, holder.attempt) for holder in changes.claimed] == oracle.claimed
     assert [(holder.consumer, holder.attempt) for holder in changes.ended] == oracle.ended
     return met
-
-
-async def a_client(world: World) -> StoreClient:
-    client = StoreClient(MemoryPlacementStore())
-    await client.report(*[report_of(which, world.shelves[which]) for which in PARENTS])
-    return client
 
 
 def an_oracle(world: World) -> Oracle:

@@ -96,7 +96,12 @@ def test_nothing_is_lost_and_nothing_gets_more_than_it_has(
     }
     stays = used(
         {
-            consumer: tuple(each for each in some if has(new, each.provider, each.resource))
+            consumer: tuple(
+                each
+                for each in some
+                if each.provider in new.providers
+                and each.resource in new.providers[each.provider].inventories
+            )
             for consumer, some in before.items()
         }
     )
@@ -105,10 +110,6 @@ def test_nothing_is_lost_and_nothing_gets_more_than_it_has(
         # What stays is not judged; whatever comes must fit.
         assert amount == stays[provider, resource] or amount <= int(stock.total * stock.allocation_ratio)
         assert amount >= stays[provider, resource]
-
-
-def has(tree: ProviderTree, provider: ProviderId, resource: str) -> bool:
-    return provider in tree.providers and resource in tree.providers[provider].inventories
 
 
 def stock(total: int) -> dict[str, ReportedInventory]:
@@ -142,13 +143,12 @@ FLAT = ProviderTree(
 
 
 def test_a_refusal_names_the_consumer_what_it_holds_and_what_there_is() -> None:
-    new = ProviderTree(ROOT, {ROOT: TreeProvider(id=ROOT, name="h", inventories=stock(9)), **devices(2)})
-    none = ProviderTree(ROOT, {ROOT: TreeProvider(id=ROOT, name="h", inventories=stock(9))})
+    bare = {ROOT: TreeProvider(id=ROOT, name="h", inventories=stock(9))}
     held_by_one = guest(CONSUMERS[0], VCPU=2, CUSTOM_NIC=3)
 
-    assert first_fit(FLAT, new, held_by_one) == CannotReshape(
+    assert first_fit(FLAT, ProviderTree(ROOT, {**bare, **devices(2)}), held_by_one) == CannotReshape(
         f"consumer {CONSUMERS[0]} holds CUSTOM_NIC 3 of h: of 3 CUSTOM_NIC the new shape has room for 2"
     )
-    assert first_fit(FLAT, none, held_by_one) == CannotReshape(
+    assert first_fit(FLAT, ProviderTree(ROOT, bare), held_by_one) == CannotReshape(
         f"consumer {CONSUMERS[0]} holds CUSTOM_NIC 3 of h: no provider of the new shape has CUSTOM_NIC"
     )

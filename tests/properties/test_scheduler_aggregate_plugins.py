@@ -1,7 +1,7 @@
 """Filters, limits, multipliers and spreading by aggregates' metadata, against a slow look at each host."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from uuid import UUID
 
 import pytest
@@ -18,7 +18,7 @@ from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
 from tests.properties.bounds import BOUNDED
 from tests.properties.test_scheduler_plugins import refused_by
-from tests.unit.choosing.scheduler_worlds import a_host, a_spec, a_state, vcpus
+from tests.unit.choosing.scheduler_worlds import a_picture, a_spec, a_state, vcpus
 
 NAMES = tuple(f"h{number}" for number in range(6))
 PLAIN = a_spec(1)
@@ -88,16 +88,6 @@ def extra_specs_met(of: Metadata, spec: InstanceSpec) -> bool:
     )
 
 
-def images_met(of: Metadata, spec: InstanceSpec) -> bool:
-    return all(not allowed(of, key) or value in allowed(of, key) for key, value in spec.image_properties)
-
-
-def traits_met(of: Metadata, spec: InstanceSpec) -> bool:
-    return all(
-        key.removeprefix("trait:") in spec.required for each in of for key in each if key.startswith("trait:")
-    )
-
-
 SLOW: Mapping[str, Callable[[Metadata, InstanceSpec], bool]] = {
     "aggregate_tenants": lambda of, spec: not tenants(of) or spec.project in tenants(of),
     "own_aggregates": lambda of, spec: not has_own(spec) or spec.project in tenants(of),
@@ -105,8 +95,13 @@ SLOW: Mapping[str, Callable[[Metadata, InstanceSpec], bool]] = {
     "aggregate_flavors": lambda of, spec: (
         not allowed(of, "instance_type") or spec.flavor in allowed(of, "instance_type")
     ),
-    "aggregate_traits": traits_met,
-    "aggregate_image_properties": images_met,
+    "aggregate_traits": lambda of, spec: {
+        key.removeprefix("trait:") for each in of for key in each if key.startswith("trait:")
+    }
+    <= {*spec.required},
+    "aggregate_image_properties": lambda of, spec: all(
+        not allowed(of, key) or value in allowed(of, key) for key, value in spec.image_properties
+    ),
     "aggregate_extra_specs": extra_specs_met,
 }
 
@@ -115,17 +110,25 @@ memberships = st.lists(
 )
 
 
-def the_picture(of: Sequence[set[int]], instances: Sequence[int] = (), room: int = 64) -> Picture:
-    picture = Picture()
-    picture.put_aggregates(
-        Aggregate(id=AggregateId(UUID(int=1 + number)), name=f"a{number}", metadata=each, sequence=1)
-        for number, each in enumerate(METADATA)
+def picture_with(metadata: Metadata, members: Sequence[Collection[int]], instances: Sequence[int]) -> Picture:
+    """Hosts that are in these aggregates, by their places, and have so many instances."""
+    ids = [AggregateId(UUID(int=1 + place)) for place in range(len(metadata))]
+    picture = a_picture(
+        *[
+            a_state(
+                f"h{number}",
+                vcpus(64),
+                aggregates=tuple(ids[each] for each in of),
+                internal=1 + number,
+                consumers=busy,
+            )
+            for number, (of, busy) in enumerate(zip(members, instances, strict=True))
+        ]
     )
-    for number, (name, aggregates) in enumerate(zip(NAMES, of, strict=True)):
-        ids = tuple(AggregateId(UUID(int=1 + each)) for each in aggregates)
-        busy = instances[number] if instances else 0
-        picture.apply([a_state(name, vcpus(room), aggregates=ids, internal=1 + number, consumers=busy)])
-        picture.put_hosts([a_host(name, io_ops=busy)])
+    picture.put_aggregates(
+        Aggregate(id=id_, name=f"a{id_.int}", metadata=each, sequence=1)
+        for id_, each in zip(ids, metadata, strict=True)
+    )
     return picture
 
 
@@ -136,7 +139,7 @@ def test_a_filter_by_metadata_passes_the_hosts_that_the_slow_way_passes(name: st
     @settings(BOUNDED, max_examples=60)
     @given(of=memberships, specs=st.permutations(SPECS))
     def check(of: list[set[int]], specs: list[InstanceSpec]) -> None:
-        picture = the_picture(of)
+        picture = picture_with(METADATA, of, [0] * len(of))
         for spec in specs:
             passes = [SLOW[name]([METADATA[each] for each in aggregates], spec) for aggregates in of]
             refused = {host for host, passed in zip(NAMES, passes, strict=True) if not passed}
@@ -147,21 +150,6 @@ def test_a_filter_by_metadata_passes_the_hosts_that_the_slow_way_passes(name: st
     assert min(met[True], met[False]) > 100, met
 
 
-def in_racks(racks: Sequence[str], instances: Sequence[int]) -> Picture:
-    picture = Picture()
-    ids = {rack: AggregateId(UUID(int=1 + number)) for number, rack in enumerate(sorted(set(racks)))}
-    picture.put_aggregates(
-        Aggregate(id=id_, name=rack, metadata={"rack": rack}, sequence=1) for rack, id_ in ids.items()
-    )
-    for number, (rack, busy) in enumerate(zip(racks, instances, strict=True)):
-        name = f"h{number}"
-        picture.apply(
-            [a_state(name, vcpus(64), aggregates=(ids[rack],), internal=1 + number, consumers=busy)]
-        )
-        picture.put_hosts([a_host(name)])
-    return picture
-
-
 @settings(BOUNDED)
 @given(
     hosts=st.lists(st.tuples(st.sampled_from(["r1", "r2", "r3"]), st.integers(0, 6)), min_size=2, max_size=9),
@@ -169,7 +157,10 @@ def in_racks(racks: Sequence[str], instances: Sequence[int]) -> Picture:
 )
 def test_each_instance_goes_to_a_rack_with_the_fewest(hosts: list[tuple[str, int]], asked: list[int]) -> None:
     racks, instances = zip(*hosts, strict=True)
-    picture = in_racks(racks, instances)
+    names = sorted({*racks})
+    picture = picture_with(
+        [{"rack": each} for each in names], [{names.index(rack)} for rack in racks], instances
+    )
     spreading = chosen_plugins(
         PluginSettings(
             weighers=("spread", "cpu"),

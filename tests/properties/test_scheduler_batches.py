@@ -28,6 +28,7 @@ from engine.requests import InstanceSpec
 from engine.requests.spec import GranularGroup
 from tests.contracts.placement_orders import consumer, provider
 from tests.properties.bounds import BOUNDED
+from tests.unit.choosing.scheduler_worlds import a_picture
 
 HOSTS = 400
 SALT = 7
@@ -46,7 +47,6 @@ def a_cloud(random: Random) -> Picture:
     """Of few kinds of hosts, so that many are equal, or of many."""
     kinds = random.choice((1, 3, 1_000))
     out_of_use = random.choice((0.0, 0.1, 0.7))
-    picture = Picture()
     states, hosts = [], []
     for number in range(HOSTS):
         kind = Random(f"{random.getrandbits(20) % kinds}")
@@ -82,9 +82,7 @@ def a_cloud(random: Random) -> Picture:
                 failed_builds=kind.randrange(2),
             )
         )
-    picture.apply(states)
-    picture.put_hosts(hosts)
-    return picture
+    return a_picture(*states, hosts=tuple(hosts))
 
 
 def different_specs(random: Random, count: int) -> Iterator[InstanceSpec]:
@@ -113,8 +111,9 @@ def one_after_another(
             member = consumer(f"{number}")
             picture.hold([(member, 1, found.choice.share)])
             if spec.server_group is not None:
-                host = found.choice.share.host
-                picture.groups.hold(GroupMember(spec.server_group.id, member, 1, host))
+                picture.groups.hold(
+                    GroupMember(spec.server_group.id, member, 1, found.choice.share.host)
+                )
 
 
 @settings(BOUNDED, max_examples=25)
@@ -146,7 +145,6 @@ METADATA: tuple[dict[str, str], ...] = (
 
 
 def a_rich_cloud(random: Random) -> Picture:
-    picture = Picture()
     states: list[ProviderState] = []
     hosts = []
 
@@ -200,12 +198,10 @@ def a_rich_cloud(random: Random) -> Picture:
     if has_pools:
         disk = {"DISK_GB": InventoryState(total=40, used=random.randrange(30))}
         put("pool", "pool", "", inventories=disk, traits=(SHARES,), aggregates=AGGREGATES[3:])
-    picture.apply(states)
-    picture.put_hosts(hosts)
-    named = zip(AGGREGATES, METADATA, strict=True)
+    picture = a_picture(*states, hosts=tuple(hosts))
     picture.put_aggregates(
         Aggregate(id=id_, name=f"a{number}", metadata=metadata, sequence=1)
-        for number, (id_, metadata) in enumerate(named)
+        for number, (id_, metadata) in enumerate(zip(AGGREGATES, METADATA, strict=True))
         if random.random() < 0.5
     )
     return picture

@@ -4,7 +4,7 @@ refused while a host qualifies.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any
 
@@ -23,6 +23,7 @@ from engine.requests import InstanceSpec
 from tests.contracts.placement_orders import provider
 from tests.plugins import standard_plugins
 from tests.properties.bounds import THOROUGH, share, times
+from tests.unit.choosing.scheduler_worlds import a_picture
 
 IO_OPS_MAX, INSTANCES_MAX = 3, 4
 PLUGINS = standard_plugins(io_ops_max=IO_OPS_MAX, instances_max=INSTANCES_MAX)
@@ -40,15 +41,15 @@ class Host:
     inventories: dict[str, InventoryState] | None
     traits: tuple[str, ...]
     cell: str
-    registered: bool
     booked_cell: str
-    up: bool
-    enabled: bool
-    zone: str
-    instances: int
-    io_ops: int
-    is_node: bool
-    projects: tuple[str, ...]
+    registered: bool = True
+    up: bool = True
+    enabled: bool = True
+    zone: str = "z1"
+    instances: int = 0
+    io_ops: int = 0
+    is_node: bool = False
+    projects: tuple[str, ...] = ()
     free: dict[str, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -125,21 +126,6 @@ QUIRKS: tuple[dict[str, object], ...] = (
     A_NODE | {"inventories": {}},
     {"inventories": {GOLD: InventoryState(total=2), "VCPU": InventoryState(total=8)}},
 )
-ORDINARY = Host(
-    name="",
-    inventories={},
-    traits=(),
-    cell="c1",
-    registered=True,
-    booked_cell="c1",
-    up=True,
-    enabled=True,
-    zone="z1",
-    instances=0,
-    io_ops=0,
-    is_node=False,
-    projects=(),
-)
 
 
 @st.composite
@@ -153,7 +139,7 @@ def hosts(draw: st.DrawFn, name: str) -> Host:
         "cell": cell,
         "booked_cell": cell,
     }
-    return replace(ORDINARY, **told | draw(st.sampled_from(QUIRKS)))
+    return Host(**told | draw(st.sampled_from(QUIRKS)))
 
 
 @st.composite
@@ -161,13 +147,6 @@ def clouds(draw: st.DrawFn) -> list[Host]:
     return [draw(hosts(f"h{number}")) for number in range(draw(st.sampled_from([6, 8, 4, 1, 0])))]
 
 
-PLAIN: dict[str, Any] = {
-    "required": (),
-    "forbidden": (),
-    "availability_zone": "",
-    "hosts": (),
-    "ignore_hosts": (),
-}
 PICKY: tuple[dict[str, object], ...] = (
     *({} for _ in range(6)),
     {"required": ("CUSTOM_A",)},
@@ -197,7 +176,7 @@ OF_NODES: tuple[dict[str, object], ...] = (
 
 
 def a_spec(amounts: tuple[tuple[str, int], ...], picky: dict[str, Any]) -> InstanceSpec:
-    return InstanceSpec(amounts=amounts, **PLAIN | picky)
+    return InstanceSpec(amounts=amounts, **picky)
 
 
 WISHES = st.one_of(
@@ -213,14 +192,11 @@ def batches(draw: st.DrawFn) -> list[InstanceSpec]:
     return draw(st.lists(st.sampled_from(shapes), min_size=length, max_size=length))
 
 
-def picture_of(cloud: Iterable[Host]) -> Picture:
-    picture = Picture()
-    for number, host in enumerate(cloud):
-        if host.registered:
-            picture.put_hosts([_registered(host)])
-        if host.inventories is not None:
-            picture.apply([_booked(host, number)])
-    return picture
+def picture_of(cloud: Sequence[Host]) -> Picture:
+    return a_picture(
+        *[_booked(host, number) for number, host in enumerate(cloud) if host.inventories is not None],
+        hosts=tuple(_registered(host) for host in cloud if host.registered),
+    )
 
 
 def _registered(host: Host) -> HostState:
@@ -266,13 +242,6 @@ class Scale:
         )
 
 
-def in_order_of_decision(specs: Sequence[InstanceSpec]) -> dict[InstanceSpec, list[int]]:
-    alike: dict[InstanceSpec, list[int]] = {}
-    for position, spec in enumerate(specs):
-        alike.setdefault(spec, []).append(position)
-    return alike
-
-
 def test_every_choice_is_one_that_the_slow_way_could_have_made() -> None:
     met: Counter[str] = Counter()
 
@@ -289,10 +258,10 @@ def test_every_choice_is_one_that_the_slow_way_could_have_made() -> None:
     ) -> None:
         outcomes = choose(picture_of(cloud), specs, plugins, salt, alternates)
 
-        assert len(outcomes) == len(specs)
         by_id = {provider(host.name): host for host in cloud}
-        for spec, positions in in_order_of_decision(specs).items():
-            mine = [outcomes[position] for position in positions]
+        # As they are decided: equal ones together.
+        for spec in dict.fromkeys(specs):
+            mine = [outcome for asked, outcome in zip(specs, outcomes, strict=True) if asked == spec]
             taken = _follow(spec, mine, by_id, is_packing=plugins is PACKING)
             for outcome in mine:
                 if isinstance(outcome, NoValidHost):

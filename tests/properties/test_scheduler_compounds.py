@@ -31,6 +31,7 @@ from tests.properties.random_forests import (
     random_forests,
     rarely,
 )
+from tests.unit.choosing.scheduler_worlds import a_picture
 
 PLUGINS = standard_plugins(io_ops_max=0, instances_max=1000)
 ONE_EACH = tuple((trait,) for trait in TRAITS)
@@ -69,14 +70,14 @@ def specs(draw: st.DrawFn) -> InstanceSpec:
 
 def picture_of(states: Sequence[ProviderState]) -> Picture:
     """Each root is a host, sharing ones included."""
-    picture = Picture()
-    picture.apply(states)
-    picture.put_hosts(
-        HostState(id=state.id, name=state.name, cell="c1", up=True)
-        for state in states
-        if state.parent is None
+    return a_picture(
+        *states,
+        hosts=tuple(
+            HostState(id=state.id, name=state.name, cell="c1", up=True)
+            for state in states
+            if state.parent is None
+        ),
     )
-    return picture
 
 
 def query_of(spec: InstanceSpec) -> CandidatesQuery:

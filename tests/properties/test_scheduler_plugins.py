@@ -16,12 +16,13 @@ from engine.choosing.plugin_settings import (
 )
 from engine.flavors import Flavor
 from engine.hosts import HostState, Supported
-from engine.inventories import InventoryState, ProviderState
+from engine.inventories import InventoryState
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost
 from engine.requests import Alternative, InstanceSpec
 from tests.contracts.placement_orders import provider
 from tests.properties.bounds import BOUNDED
+from tests.unit.choosing.scheduler_worlds import a_state
 
 # Small worlds show a difference soon.
 FEW = settings(BOUNDED, max_examples=40)
@@ -117,16 +118,7 @@ def picture_of(cloud: Sequence[Seen]) -> Picture:
     for number, (host, metrics, stock, images) in enumerate(cloud):
         picture.put_hosts([host])
         inventories = {name: InventoryState(total=total) for name, total in stock.items() if total}
-        about = ProviderState(
-            internal=number + 1,
-            id=host.id,
-            name=host.name,
-            root=host.id,
-            cell="c1",
-            inventories=inventories,
-            consumers=host.instances,
-        )
-        picture.apply([about])
+        picture.apply([a_state(host.name, inventories, internal=number + 1, consumers=host.instances)])
         picture.measure(host.id, metrics)
         picture.cache_images(host.id, {*images, "another"})
         picture.cache_images(host.id, images)

@@ -18,6 +18,7 @@ from engine.requests import InstanceSpec
 from engine.requests.spec import GranularGroup
 from tests.plugins import standard_plugins
 from tests.simulation.demands import Demand, Part, Taken, Tree, has_room, tree_of, ways
+from tests.unit.choosing.scheduler_worlds import a_picture
 
 PLUGINS = standard_plugins(io_ops_max=0, instances_max=1000)
 WORLDS = 300
@@ -158,10 +159,10 @@ def spec_of(demand: Demand) -> InstanceSpec:
 
 
 def picture_of(hosts: list[list[ProviderState]]) -> Picture:
-    picture = Picture()
-    picture.apply([state for host in hosts for state in host])
-    picture.put_hosts(HostState(id=host[0].id, name=host[0].name, cell="c1", up=True) for host in hosts)
-    return picture
+    return a_picture(
+        *[state for host in hosts for state in host],
+        hosts=tuple(HostState(id=host[0].id, name=host[0].name, cell="c1", up=True) for host in hosts),
+    )
 
 
 def taken_by(choice: Choice) -> Taken:
