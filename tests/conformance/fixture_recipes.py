@@ -181,8 +181,7 @@ class _Making:
         for trait in traits:
             if trait.startswith("CUSTOM_"):
                 self._calls.put(f"/traits/{trait}")
-        generation = self._calls.generation(provider.uuid)
-        body = {"traits": list(traits), "resource_provider_generation": generation}
+        body = {"traits": list(traits), "resource_provider_generation": self._calls.generation(provider.uuid)}
         self._calls.put(f"/resource_providers/{provider.uuid}/traits", body)
 
     def create_user_and_project(self, _: object, prefix: str = "fake") -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -52,8 +52,9 @@ class RealPeer(Peer):
             if answer.is_error:
                 return True
             now = answer.json()
-            is_at_work = now["provision_state"] in AT_WORK
-            return not (is_at_work or now["target_power_state"] or now["reservation"])
+            return now["provision_state"] not in AT_WORK and not (
+                now["target_power_state"] or now["reservation"]
+            )
 
         await until(is_settled, f"node {node} is settled")
 
@@ -98,8 +99,7 @@ def _served(bus_url: str, exchange: str) -> Iterator[str]:
     """The address of a real Ironic: API and conductor in one process, which talk without a broker."""
     programs = environment("ironic", IRONIC)
     port = free_port()
-    keeper = Keeper()
-    try:
+    with closing(Keeper()) as keeper:
         file, log = keeper.directory / "ironic.conf", keeper.directory / "ironic.log"
         file.write_text(_configuration(keeper.directory, port, bus_url, exchange))
         subprocess.run(
@@ -118,8 +118,6 @@ def _served(bus_url: str, exchange: str) -> Iterator[str]:
             logs=(log,),
         )
         yield url
-    finally:
-        keeper.close()
 
 
 def _configuration(directory: Path, port: int, bus_url: str, exchange: str) -> str:

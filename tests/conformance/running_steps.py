@@ -4,10 +4,11 @@ import http.client
 import io
 import os
 import unittest
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import closing
 from types import TracebackType
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import quote, urlsplit
 
 from gabbi import suitemaker
@@ -22,9 +23,7 @@ _Raised = tuple[type[BaseException], BaseException, TracebackType] | tuple[None,
 
 def failures_of(file: SuiteFile, url: str) -> dict[str, str]:
     """Each step that failed, with the reason; the server is emptied before."""
-    calls = PlacementCalls(url)
-    forwarding = _Forwarding(url)
-    try:
+    with closing(PlacementCalls(url)) as calls, closing(_Forwarding(url)) as forwarding:
         calls.forget_everything()
         with file.path.open() as text:
             written = load_yaml(text)
@@ -41,11 +40,9 @@ def failures_of(file: SuiteFile, url: str) -> dict[str, str]:
             test_loader_name=__name__,
         )
         result = _Steps()
-        with _environment_kept():
+        # Fixtures pass values to the steps in environment variables.
+        with patch.dict(os.environ):
             suite.run(result)
-    finally:
-        forwarding.close()
-        calls.close()
     assert result.passed + len(result.failed) == file.steps, f"{file.name} has {file.steps} steps: {result}"
     return result.failed
 
@@ -103,8 +100,7 @@ class _Forwarding:
         )
         for key, value in environ.items():
             if key in ("CONTENT_TYPE", "CONTENT_LENGTH") or key.startswith("HTTP_"):
-                name = key.removeprefix("HTTP_").replace("_", "-").lower()
-                self._connection.putheader(name, value)
+                self._connection.putheader(key.removeprefix("HTTP_").replace("_", "-").lower(), value)
         self._connection.endheaders(environ["wsgi.input"].read() or None)
         answer = self._connection.getresponse()
         body = answer.read()
@@ -113,14 +109,3 @@ class _Forwarding:
 
     def close(self) -> None:
         self._connection.close()
-
-
-@contextmanager
-def _environment_kept() -> Iterator[None]:
-    """Fixtures pass values to the steps in environment variables."""
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

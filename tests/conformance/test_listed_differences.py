@@ -78,7 +78,6 @@ RESHAPED: Final = {
     "allocations": {},
 }
 TWICE: Final = {"resource_provider_generation": 3, "aggregates": [RACK, RACK.upper()]}
-NEW_CLASS: Final = "/resource_classes/CUSTOM_RARE"
 PUT_ALL: Final = f"/resource_providers/{NIC}/inventories"
 DIFFERENCES: Final = (
     # Both refuse
@@ -225,7 +224,7 @@ DIFFERENCES: Final = (
                 PUT_ALL,
                 {"resource_provider_generation": 0, "inventories": {"CUSTOM_RARE": {"total": 1}}},
             ),
-            ask("PUT", NEW_CLASS, {"name": "CUSTOM_RARER"}, version="1.6"),
+            ask("PUT", "/resource_classes/CUSTOM_RARE", {"name": "CUSTOM_RARER"}, version="1.6"),
         ),
         200,
         409,

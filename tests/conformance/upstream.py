@@ -37,8 +37,9 @@ def ask(
 ) -> Asked:
     text = body if isinstance(body, str) or body is None else json.dumps(body)
     media = () if body is None or any(name == "content-type" for name, _ in more) else (JSON,)
-    said = ("openstack-api-version", f"placement {version}")
-    return Asked(method, target, (*who, said, *media, *more), text)
+    return Asked(
+        method, target, (*who, ("openstack-api-version", f"placement {version}"), *media, *more), text
+    )
 
 
 def media_of(answer: httpx.Response) -> str:

@@ -34,8 +34,9 @@ def anti_affinity(cloud: Cloud) -> str:
 
 
 def anti_affinity_at_once(cloud: Cloud) -> str:
-    group = cloud.group("anti-affinity", rules={"max_server_per_host": 2})
-    servers = cloud.boot_many("small", 8, hints=group)
+    servers = cloud.boot_many(
+        "small", 8, hints=cloud.group("anti-affinity", rules={"max_server_per_host": 2})
+    )
     hosts = [host_of(each) for each in servers]
     return f"at most {max(map(hosts.count, hosts))} members on one host; {statuses(servers)}"
 

@@ -85,8 +85,7 @@ def evacuated(
 ) -> str:
     """The host dies; the instance is built elsewhere in its cell; the host comes back and lets go."""
     stack = cloud.stack
-    process = next(each for each, hosts in stack.hosts.items() if MORTAL in hosts and stack.is_alive(each))
-    stack.kill(process)
+    stack.kill(next(each for each, hosts in stack.hosts.items() if MORTAL in hosts and stack.is_alive(each)))
     cloud.set_service(MORTAL, forced_down=True)
     cloud.nova.act(server["id"], "evacuate", {})
 

@@ -114,8 +114,7 @@ class PhysicalNetwork:
         return str(self._create("ports", network_id=self.id, resource_request=request)["id"])
 
     def boot(self, *ports: str, **more: Any) -> str:
-        networks = [{"port": each} for each in ports] or "none"
-        return self.cloud.boot("small", networks=networks, **more)
+        return self.cloud.boot("small", networks=[{"port": each} for each in ports] or "none", **more)
 
     def settled(self, server: str) -> Any:
         return self.cloud.nova.until(server, "ACTIVE", within_s=BOOTS_WITHIN_S)
@@ -189,8 +188,7 @@ def eight_at_once(cloud: Cloud) -> str:
     """They need all the room that there is."""
     network = PhysicalNetwork(cloud)
     ports = [network.port(bandwidth(4_000)) for _ in range(2 * len(HOSTS_ON_NETWORK))]
-    booted = [network.boot(port) for port in ports]
-    servers = [network.settled(each) for each in booted]
+    servers = [network.settled(each) for each in [network.boot(port) for port in ports]]
     seen = {network.states(server, port) for server, port in zip(servers, ports, strict=True)}
     hosts = [host_of(each) for each in servers]
     return f"{' / '.join(sorted(seen))}; at most {max(map(hosts.count, hosts))} on one host"

@@ -329,8 +329,7 @@ def _migrate(stack: NovaStack) -> None:
 
 
 def _mariadb(stack: NovaStack, program: str, database: str, reads: bytes = b"") -> bytes:
-    socket = f"--socket={stack.directory}/mariadb.sock"
-    argv = (program, "--no-defaults", socket, "--user=root", database)
+    argv = (program, "--no-defaults", f"--socket={stack.directory}/mariadb.sock", "--user=root", database)
     return subprocess.run(argv, input=reads, stdout=subprocess.PIPE, check=True).stdout
 
 
