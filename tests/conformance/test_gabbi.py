@@ -36,8 +36,7 @@ class Servers:
     def url(self, profile: str) -> str:
         if profile not in self._urls:
             database = self._stack.enter_context(a_database(self._kind))
-            server = our_server(database, auth="noauth2", options=OPTIONS[profile])
-            self._urls[profile] = self._stack.enter_context(server).url
+            self._urls[profile] = self._stack.enter_context(our_server(database, auth="noauth2", options=OPTIONS[profile])).url
         return self._urls[profile]
 
 

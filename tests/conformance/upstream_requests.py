@@ -74,8 +74,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable()
     with TemporaryDirectory() as directory:
-        served = application(Path(directory))
-        with make_server("127.0.0.1", 0, served, Server, Handler) as server:
+        with make_server("127.0.0.1", 0, application(Path(directory)), Server, Handler) as server:
             print(f"http://127.0.0.1:{server.server_port}", flush=True)
             server.serve_forever()
 

@@ -34,9 +34,8 @@ def running_servers(*, asks_clients: bool = False) -> Iterator[Servers]:
     """With `asks_clients`, both want certificates of their clients, and the administrator of the broker has one."""
     tls, api = free_port(), free_port()
     with certificates(asks_clients=asks_clients) as made:
-        settings = (*made.of_rabbitmq(tls), f"management.tcp.port = {api}", "management.tcp.ip = 127.0.0.1")
         rabbitmq = PrivateRabbitMQ(
-            more_settings=settings,
+            more_settings=(*made.of_rabbitmq(tls), f"management.tcp.port = {api}", "management.tcp.ip = 127.0.0.1"),
             plugins=("rabbitmq_management", *(("rabbitmq_auth_mechanism_ssl",) if asks_clients else ())),
         )
         rabbitmq.launch()

@@ -134,8 +134,7 @@ def compose() -> dict[str, Any]:
 
 
 def compose_schema() -> dict[str, Any]:
-    text = files("check_jsonschema").joinpath("builtin_schemas/vendor/compose-spec.json").read_text()
-    return dict(json.loads(text))
+    return dict(json.loads(files("check_jsonschema").joinpath("builtin_schemas/vendor/compose-spec.json").read_text()))
 
 
 def test_compose_is_as_its_specification_has_it() -> None:
@@ -249,5 +248,4 @@ def test_what_is_copied_into_the_image_is_not_kept_from_it() -> None:
     assert "*" in kept[:5]
     # BuildKit finds the file by its name. Podman is told it, as the container file says.
     (told,) = [line for line in lines if "podman build" in line]
-    ignored = told.partition("--ignorefile ")[2].split()[0]
-    assert DEPLOY.parent / ignored == DEPLOY / "Containerfile.dockerignore"
+    assert DEPLOY.parent / told.partition("--ignorefile ")[2].split()[0] == DEPLOY / "Containerfile.dockerignore"

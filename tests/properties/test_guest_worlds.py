@@ -64,8 +64,7 @@ REQUIRED = {"hw:pci_numa_affinity_policy": "required"}
 
 
 def a_build(specs: Mapping[str, str], vcpus: int, ram_mb: int, *ports: PortRequest) -> BuildInstance:
-    flavor = Flavor(vcpus=vcpus, ram_mb=ram_mb, root_gb=1, extra_specs=dict(specs))
-    return BuildInstance(request_id=RequestId(an_id("r")), flavor=flavor, port_requests=ports)
+    return BuildInstance(request_id=RequestId(an_id("r")), flavor=Flavor(vcpus=vcpus, ram_mb=ram_mb, root_gb=1, extra_specs=dict(specs)), port_requests=ports)
 
 
 A_DISK = {"DISK_GB": 1}
@@ -198,8 +197,7 @@ class World:
 
 
 def nearer(guest: Demand) -> Demand:
-    parts = [structs.replace(each, nearness=each.nearness and "required") for each in guest.parts]
-    return structs.replace(guest, parts=tuple(parts))
+    return structs.replace(guest, parts=tuple([structs.replace(each, nearness=each.nearness and "required") for each in guest.parts]))
 
 
 # The worlds of the fourth guest are most of them.

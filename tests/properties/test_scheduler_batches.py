@@ -59,7 +59,6 @@ def a_cloud(random: Random) -> Picture:
         }
         if devices := kind.randrange(3):
             inventories["PCI_DEVICE"] = InventoryState(total=devices)
-        traits = kind.choice(((), ("CUSTOM_A",), ("CUSTOM_B",)))
         states.append(
             ProviderState(
                 internal=number + 1,
@@ -68,7 +67,7 @@ def a_cloud(random: Random) -> Picture:
                 root=id_,
                 cell=cell,
                 inventories=inventories,
-                traits=traits,
+                traits=kind.choice(((), ("CUSTOM_A",), ("CUSTOM_B",))),
             )
         )
         hosts.append(
@@ -89,9 +88,8 @@ def different_specs(random: Random, count: int) -> Iterator[InstanceSpec]:
     for number in range(count):
         # Hosts with such devices are better for some, and worse for the others.
         devices = random.choice(((), (), (("PCI_DEVICE", 1),)))
-        memory = 100 * random.randrange(1, 30) + number
         yield InstanceSpec(
-            amounts=(("MEMORY_MB", memory), *devices, ("VCPU", random.randrange(1, 9))),
+            amounts=(("MEMORY_MB", 100 * random.randrange(1, 30) + number), *devices, ("VCPU", random.randrange(1, 9))),
             required=random.choice(((), (), ("CUSTOM_A",))),
             preferred=random.choice(((), (), (("CUSTOM_A", 1.0),), (("CUSTOM_B", 1.0),))),
             availability_zone=random.choice(("", "", "z1")),
@@ -149,14 +147,13 @@ def a_rich_cloud(random: Random) -> Picture:
     hosts = []
 
     def put(name: str, root: str, cell: str, **told: Any) -> None:
-        parent = None if name == root else provider(root)
         states.append(
             ProviderState(
                 internal=len(states) + 1,
                 id=provider(name),
                 name=name,
                 root=provider(root),
-                parent=parent,
+                parent=None if name == root else provider(root),
                 cell=cell,
                 **told,
             )
@@ -171,8 +168,7 @@ def a_rich_cloud(random: Random) -> Picture:
         aggregates = tuple(each for each in AGGREGATES if random.random() < 0.15)
         is_node = random.random() < 0.1
         if is_node:
-            gold = {"CUSTOM_GOLD": InventoryState(total=1, max_unit=1)}
-            put(name, name, cell, inventories=gold, traits=traits, aggregates=aggregates)
+            put(name, name, cell, inventories={"CUSTOM_GOLD": InventoryState(total=1, max_unit=1)}, traits=traits, aggregates=aggregates)
         elif has_trees and random.random() < 0.3:
             put(name, name, cell, inventories={"MEMORY_MB": memory}, traits=traits, aggregates=aggregates)
             for part in range(2):
@@ -196,8 +192,7 @@ def a_rich_cloud(random: Random) -> Picture:
             )
         )
     if has_pools:
-        disk = {"DISK_GB": InventoryState(total=40, used=random.randrange(30))}
-        put("pool", "pool", "", inventories=disk, traits=(SHARES,), aggregates=AGGREGATES[3:])
+        put("pool", "pool", "", inventories={"DISK_GB": InventoryState(total=40, used=random.randrange(30))}, traits=(SHARES,), aggregates=AGGREGATES[3:])
     picture = a_picture(*states, hosts=tuple(hosts))
     picture.put_aggregates(
         Aggregate(id=id_, name=f"a{number}", metadata=metadata, sequence=1)

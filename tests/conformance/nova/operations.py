@@ -57,8 +57,7 @@ def prepared(stack: NovaStack) -> Cloud:
 
 def done(cloud: Cloud, operation: Operation) -> Outcome:
     began_s = time.monotonic()
-    seen = _told(lambda: operation.seen(cloud)) + _told(cloud.clear)
-    return Outcome(operation.what, operation.expected, seen, time.monotonic() - began_s)
+    return Outcome(operation.what, operation.expected, _told(lambda: operation.seen(cloud)) + _told(cloud.clear), time.monotonic() - began_s)
 
 
 def _told(asked: Callable[[], str | None]) -> str:

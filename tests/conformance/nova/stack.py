@@ -187,13 +187,11 @@ class NovaStack:
         conf = str(self.configuration(API_LEVEL))
         self.start("super conductor", "super-conductor", (*timed, "--config-file", conf))
         for cell in self.wanted.cells:
-            argv = (self.program("nova-conductor"), "--config-file", str(self.configuration(cell)))
-            self.start("cell conductors", f"conductor-{cell}", argv)
+            self.start("cell conductors", f"conductor-{cell}", (self.program("nova-conductor"), "--config-file", str(self.configuration(cell))))
 
     def start_their_scheduler(self) -> int:
-        conf = self.directory / "scheduler" / "nova.conf"
         return self.start(
-            "scheduler", "nova-scheduler", (self.program("nova-scheduler"), "--config-file", str(conf))
+            "scheduler", "nova-scheduler", (self.program("nova-scheduler"), "--config-file", str(self.directory / "scheduler" / "nova.conf"))
         )
 
     def wait_for_scheduler(self, name: str = "nova-scheduler", queue: str = "scheduler") -> None:
@@ -227,8 +225,7 @@ def nova_stack(
         stack.rabbitmq.launch()
         stub = free_port()
         stack.api = NovaApi(f"http://127.0.0.1:{free_port()}/v2.1")
-        stub_argv = (sys.executable, "-m", "tests.conformance.nova.stub_services", str(stub), stack.api.url)
-        stack.start("stub", "stub", stub_argv)
+        stack.start("stub", "stub", (sys.executable, "-m", "tests.conformance.nova.stub_services", str(stub), stack.api.url))
         _start_mariadb(stack)
         stack.rabbitmq.wait_until_ready()
         stack.groups["nova broker"] = [*stack.rabbitmq.processes()]
@@ -329,8 +326,7 @@ def _migrate(stack: NovaStack) -> None:
 
 
 def _mariadb(stack: NovaStack, program: str, database: str, reads: bytes = b"") -> bytes:
-    argv = (program, "--no-defaults", f"--socket={stack.directory}/mariadb.sock", "--user=root", database)
-    return subprocess.run(argv, input=reads, stdout=subprocess.PIPE, check=True).stdout
+    return subprocess.run((program, "--no-defaults", f"--socket={stack.directory}/mariadb.sock", "--user=root", database), input=reads, stdout=subprocess.PIPE, check=True).stdout
 
 
 def _start_api(stack: NovaStack) -> None:

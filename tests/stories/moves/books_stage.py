@@ -79,9 +79,8 @@ class BooksStage:
 
     async def ask_boot(self, number: int) -> None:
         group = GroupId(UUID(int=number + 10**6))
-        created = CreateGroup(id=group, policy="anti-affinity", name=f"group-{number}")
-        await answer_of(self.client, created, GroupsFound)
-        build = BuildInstance(
+        await answer_of(self.client, CreateGroup(id=group, policy="anti-affinity", name=f"group-{number}"), GroupsFound)
+        await self.client.send(BuildInstance(
             request_id=RequestId(UUID(int=number)),
             instance_ids=self.ids_of(number),
             flavor=FLAVOR,
@@ -90,8 +89,7 @@ class BooksStage:
             user="ann",
             group=JoinedGroup(id=group),
             deadline_s=120,
-        )
-        await self.client.send(build)
+        ))
 
     @staticmethod
     def ids_of(number: int) -> tuple[InstanceId, ...]:
@@ -105,15 +103,14 @@ class BooksStage:
             for number in numbers
         }
         for number in numbers:
-            build = BuildInstance(
+            await self.client.send(BuildInstance(
                 request_id=RequestId(UUID(int=number)),
                 instance_ids=ids[number],
                 count=count,
                 flavor=FLAVOR,
                 project="shop",
                 deadline_s=300,
-            )
-            await self.client.send(build)
+            ))
         return [id_ for number in numbers for id_ in ids[number]]
 
     async def ask_delete(self, ids: Sequence[InstanceId]) -> None:
@@ -126,8 +123,7 @@ class BooksStage:
         kinds: dict[str, MoveKind] = {"moved": "migrate", "shelved": "shelve", "offloaded": "offload"}
         for id_, state in zip(ids, states, strict=True):
             if state == "resized":
-                host = (await self.state(id_)).host
-                await self.move(id_, "resize", "moved", flavor=SMALLER, hosts=(host,))
+                await self.move(id_, "resize", "moved", flavor=SMALLER, hosts=((await self.state(id_)).host,))
             elif state in kinds:
                 await self.move(id_, kinds[state], state)
         return ids
@@ -147,8 +143,7 @@ class BooksStage:
         """End the move that waits for it."""
         move = (await self.state(instance)).move
         assert move is not None
-        end = EndMove(request_id=move.request_id, instance=instance, how=how)
-        await answer_of(self.client, end, InstancesFound)
+        await answer_of(self.client, EndMove(request_id=move.request_id, instance=instance, how=how), InstancesFound)
         await self.until([instance], {"active"})
 
     async def delete(self, ids: Sequence[InstanceId]) -> None:

@@ -57,8 +57,7 @@ def change_row(connection: Connection, instance: InstanceId, **values: object) -
 
 def more_of(connection: Connection, instance: InstanceId, *, of_pool: bool) -> None:
     """It holds ten more of what a NUMA node gives it, or of what the pool does."""
-    text = connection.scalar(sa.select(consumers.c.held).where(consumers.c.uuid == instance))
-    held = decode_held(text or "")
+    held = decode_held(connection.scalar(sa.select(consumers.c.held).where(consumers.c.uuid == instance)) or "")
     names = {row.id: row.name for row in connection.execute(sa.select(providers.c.id, providers.c.name))}
     number = next(each for each in held if ("nfs" in names[each]) == of_pool)
     more = {class_id: amount + 10 for class_id, amount in held[number].items()}
@@ -154,8 +153,7 @@ def _on_another_host(row: Instance) -> Instance:
 
 def _before_its_move(row: Instance) -> Instance:
     assert row.moving is not None
-    source = row.moving.source
-    return structs.replace(row, state="active", host=source, attempt=1, moving=None, move=None)
+    return structs.replace(row, state="active", host=row.moving.source, attempt=1, moving=None, move=None)
 
 
 def _cleans_up_nothing(row: Instance) -> Instance:

@@ -178,8 +178,7 @@ class NovaWorld(PlacementWriter):
 
     async def _near(self, id_: UUID) -> None:
         found = await self.done("GET", f"/resource_providers/{id_}")
-        body = {"resource_provider_generation": found["generation"], "aggregates": [str(NEAR)]}
-        await self.done("PUT", f"/resource_providers/{id_}/aggregates", body)
+        await self.done("PUT", f"/resource_providers/{id_}/aggregates", {"resource_provider_generation": found["generation"], "aggregates": [str(NEAR)]})
 
     def set_service(self, host: str, **fields: object) -> None:
         """Nova tells this of the service of a host."""

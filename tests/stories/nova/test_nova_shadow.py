@@ -157,8 +157,7 @@ async def test_nova_schedulers_own_queue_keeps_every_request_and_the_copies_expi
             instance = an_instance()
             (chosen,) = await world.conductor.select(instance)
             note = await shadow.note_of(instance)
-            bounds = {"x-expires": 300_000, "x-max-length": 1000, "x-overflow": "drop-head"}
-            await world.conductor.declares(COPIES, bounds)
+            await world.conductor.declares(COPIES, {"x-expires": 300_000, "x-max-length": 1000, "x-overflow": "drop-head"})
 
     assert chosen[0]["service_host"] == note.nova == "h1"
 
@@ -172,8 +171,7 @@ async def test_while_placement_is_away_requests_are_left_undecided_and_the_next_
             async with world.without_placement():
                 await ask(world, an_instance())
                 await shadow.counted(1, "undecided")
-            instance = an_instance()
-            await ask(world, instance)
+            await ask(world, an_instance())
             await shadow.counted(1)
 
 
