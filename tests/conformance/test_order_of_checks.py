@@ -79,7 +79,6 @@ async def both(upstream: Upstream) -> AsyncIterator[Server]:
 
 
 async def both_ask(upstream: Upstream, *asked: Asked) -> list[tuple[httpx.Response, httpx.Response]]:
-    """The answers of the real one and of ours to each of these."""
     async with both(upstream) as server:
         return [(upstream.ask(one)[0], await our_answer(server, one)) for one in asked]
 

@@ -196,7 +196,6 @@ class Boots:
             await self._client.delete(self.states[-1].id)
 
     async def until_more(self, count: int) -> None:
-        """Wait until so many more have ended."""
         wanted = len(self.states) + count
         await until(lambda: len(self.states) >= wanted, f"{count} more have ended")
 

@@ -43,7 +43,6 @@ def main(folder: str, uri: str, user: str, mask: str) -> None:
 
 
 def until_read(host: Host, web: AttemptRecord) -> None:
-    """Wait until the console has the text of the guest."""
     wait_for(
         lambda: asyncio.run(host.driver.console(web, -1000, 1000)).text,
         "the guest has written",

@@ -91,7 +91,6 @@ class LibvirtCloud:
         assert await self.problems() == []
 
     async def until(self, instance: InstanceState, state: str) -> InstanceState:
-        """The instance when it has this state."""
         return await until_state(self._station, instance.id, state)
 
     async def until_up(self, hosts: Mapping[str, LibvirtRules]) -> None:

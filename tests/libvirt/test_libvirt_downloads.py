@@ -34,7 +34,6 @@ def other() -> Iterator[HostileServer]:
 
 
 def fields_with(url: str, kind: str) -> dict[str, Any]:
-    """An order that names this URL."""
     match kind:
         case "image":
             return {"image": Image(source=url)}

@@ -18,7 +18,6 @@ from tests.waiting import wait_for
 
 
 def cached(folder: Path) -> list[str]:
-    """The images in the cache."""
     return sorted(each.name for each in (folder / "cache").iterdir() if "." not in each.name)
 
 

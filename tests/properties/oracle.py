@@ -26,8 +26,6 @@ class PlainProvider:
 
 @dataclass
 class ConsumerHistory:
-    """Everything known about one consumer."""
-
     cell: str
     attempt: int
     generation: int = 0

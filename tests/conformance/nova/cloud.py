@@ -209,7 +209,6 @@ def state_of(cloud: Cloud, server: Mapping[str, Any]) -> str:
 
 
 def audited(cloud: Cloud) -> str:
-    """What Nova's own audits find."""
     # Exit code 3: orphans were found. 4: nothing was to be healed, 0: something was.
     audit = cloud.stack.manage("placement", "audit", "--verbose", allowed=(0, 3))
     heal = cloud.stack.manage("placement", "heal_allocations", "--verbose", allowed=(0, 4))

@@ -71,8 +71,6 @@ def live_migrate(cloud: Cloud) -> str:
 
 
 def until_seen(cloud: Cloud, server: str, is_so: Callable[[Mapping[str, Any]], bool]) -> Any:
-    """The server when it is as it should be."""
-
     def seen() -> Any:
         found = cloud.nova.server(server)
         return found if is_so(found) else None

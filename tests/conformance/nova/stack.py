@@ -55,8 +55,6 @@ class NotStartedError(RuntimeError):
 
 
 class Wanted(Struct, frozen=True):
-    """What the stack is to be."""
-
     # "ours" or "theirs".
     placement: str = "ours"
     scheduler: str = "theirs"
@@ -150,7 +148,6 @@ class NovaStack:
             raise NotStartedError(f"{name} has ended:\n{self.said(name)[-TOLD:]}")
 
     def manage(self, *argv: str, level: str = API_LEVEL, allowed: Sequence[int] = (0,)) -> str:
-        """Run nova-manage, and return its output."""
         done = subprocess.run(
             (self.program("nova-manage"), "--config-file", str(self.configuration(level)), *argv),
             env={**os.environ, "PYTHONWARNINGS": "ignore"},

@@ -64,8 +64,6 @@ _OF_BINDING = {
 
 
 class Neutron:
-    """The networks of one cloud."""
-
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, Row]] = {name: {} for name in SINGULAR}
         # Of each port, by host; the active one among them.

@@ -155,8 +155,10 @@ class BooksStage:
 
     async def states(self, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceState]:
         parts = [tuple(ids[start : start + 200]) for start in range(0, len(ids), 200)]
-        questions = [AskInstances(instances=part, limit=200) for part in parts]
-        answers = [await answer_of(self.client, each, InstancesFound) for each in questions]
+        answers = [
+            await answer_of(self.client, AskInstances(instances=part, limit=200), InstancesFound)
+            for part in parts
+        ]
         return {each.id: each for found in answers for each in found.instances}
 
     async def until(self, ids: Sequence[InstanceId], wanted: Collection[str]) -> None:

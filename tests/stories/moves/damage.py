@@ -39,7 +39,6 @@ class Damage(Struct, frozen=True):
 
 
 async def damage(url: str, done: Iterable[tuple[Damage, InstanceId]]) -> None:
-    """Do these damages, each to its instance."""
     async with closing(open_database(url)) as (database,):
         for each, instance in done:
             await write_once(database, each.do, instance)
