@@ -4,8 +4,9 @@ One server for each profile and database is started once, and emptied between fi
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Final
 
 import pytest
@@ -25,21 +26,6 @@ OPTIONS: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
-class Servers:
-    """One server for each profile on one kind of database, started on first use."""
-
-    def __init__(self, kind: str, stack: ExitStack) -> None:
-        self._kind = kind
-        self._stack = stack
-        self._urls: dict[str, str] = {}
-
-    def url(self, profile: str) -> str:
-        if profile not in self._urls:
-            database = self._stack.enter_context(a_database(self._kind))
-            self._urls[profile] = self._stack.enter_context(our_server(database, auth="noauth2", options=OPTIONS[profile])).url
-        return self._urls[profile]
-
-
 @contextmanager
 def a_database(kind: str) -> Iterator[str]:
     """Empty: the server creates its tables."""
@@ -56,9 +42,15 @@ def a_database(kind: str) -> Iterator[str]:
         pytest.param("postgresql", marks=pytest.mark.postgresql),
     ],
 )
-def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
+def url_of(request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
+    """The address of the server of a profile, on one kind of database; it is started on first use."""
     with ExitStack() as stack:
-        yield Servers(request.param, stack)
+
+        def started(profile: str) -> str:
+            database = stack.enter_context(a_database(request.param))
+            return stack.enter_context(our_server(database, auth="noauth2", options=OPTIONS[profile])).url
+
+        yield cache(started)
 
 
 def test_the_suite_is_whole() -> None:
@@ -67,8 +59,8 @@ def test_the_suite_is_whole() -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_every_step_passes(servers: Servers, file: SuiteFile) -> None:
-    failed = failures_of(file, servers.url(file.profile))
+def test_every_step_passes(url_of: Callable[[str], str], file: SuiteFile) -> None:
+    failed = failures_of(file, url_of(file.profile))
 
     told = "\n".join(f"  {step}: {why[:500]}" for step, why in failed.items())
     assert not failed, f"{len(failed)} of {file.steps} steps of {file.name} failed:\n{told}"

@@ -67,13 +67,10 @@ async def workers(etc: Path, port: int) -> AsyncIterator[None]:
         roles: list[tuple[str, str, tuple[str, ...]]] = [
             ("placement", "moor-placement", ()),
             ("scheduler", "moor-scheduler", ()),
+            *[("conductor", f"moor-conductor-{cell}", ()) for cell in CELLS],
+            *[("compute", f"moor-compute-{cell}", ("--hosts", "3")) for cell in CELLS],
+            ("placement-api", "moor-placement-api", ()),
         ]
-        for cell in CELLS:
-            roles += [
-                ("conductor", f"moor-conductor-{cell}", ()),
-                ("compute", f"moor-compute-{cell}", ("--hosts", "3")),
-            ]
-        roles.append(("placement-api", "moor-placement-api", ()))
         running = [
             await stack.enter_async_context(
                 started("run", worker, *flags, **environment(etc, name), MOOR_LISTEN=f"127.0.0.1:{port}")

@@ -159,7 +159,7 @@ async def libvirt_cloud(
     at_step: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[LibvirtCloud]:
     """The cloud, with these hosts by cell. There is an image `tiny`. It returns when all hosts are known."""
-    computes = {cell: partial(_parts, of_libvirt=each, at_step=at_step) for cell, each in hosts.items()}
+    computes = {cell: partial(libvirt_parts, libvirt=each, at_step=at_step) for cell, each in hosts.items()}
     async with cloud_of(folder, hosts, computes) as found:
         await found.until_up(hosts)
         yield found
@@ -192,15 +192,3 @@ async def cloud_of(
 async def no_parts(station: Station, settings: ComputeSettings) -> AsyncIterator[tuple[Part, ...]]:  # noqa: ARG001 - as computes are made
     """The compute of a cell is a process of its own, which connects by the socket."""
     yield ()
-
-
-@asynccontextmanager
-async def _parts(
-    station: Station,
-    settings: ComputeSettings,
-    *,
-    of_libvirt: LibvirtRules,
-    at_step: Callable[[str], None],
-) -> AsyncIterator[Any]:
-    async with libvirt_parts(station, settings, of_libvirt, at_step=at_step) as parts:
-        yield parts

@@ -61,19 +61,18 @@ async def test_nothing_is_claimed_for_a_caller_that_gave_up(kind: str) -> None:
 
 @pytest.mark.hits("claims for %d instances are not released yet: %s")
 @EACH
-@pytest.mark.parametrize("trouble", ["request lost", "answer lost", "placement hangs"])
+@pytest.mark.parametrize(
+    "trouble",
+    ["loses_request", "loses_answer", "hangs_at"],
+    ids=["request lost", "answer lost", "placement hangs"],
+)
 async def test_a_refused_request_gives_all_back_whatever_happens_meanwhile(kind: str, trouble: str) -> None:
     async with nova_world(kind) as world:
         await world.add("h1", "h2", VCPU=1)
         instances = [an_instance() for _ in range(3)]
         async with world.scheduler(asking=IMPATIENT):
             line = world.line
-            if trouble == "placement hangs":
-                line.hangs_at = gives_back
-            elif trouble == "request lost":
-                line.loses_request = gives_back
-            else:
-                line.loses_answer = gives_back
+            setattr(line, trouble, gives_back)
             id_ = await world.conductor.send(SELECT, asked_for(*instances))
             # It has tried again since.
             await until(lambda: line.lost == 1 or line.held > 2, "a release that fails")
