@@ -45,7 +45,7 @@ class Sweep:
         self.cloud = cloud
         self.folder = folder
         self._libvirtds = libvirtds
-        self._compute: ForkedProcess | None = None
+        self._compute: ForkedProcess
 
     async def start(self) -> None:
         with (self.folder / "compute.log").open("ab") as log:
@@ -58,13 +58,11 @@ class Sweep:
             )
 
     async def end(self) -> None:
-        if self._compute is not None:
-            self._compute.kill()
-            await self._compute.wait()
+        self._compute.kill()
+        await self._compute.wait()
 
     async def restart(self) -> None:
         """The next process, after one that was killed."""
-        assert self._compute is not None
         await self._compute.wait()
         await self.start()
 
@@ -76,7 +74,6 @@ class Sweep:
 
     def sockets(self) -> int:
         """How many connections the compute has: one to each libvirt, and others that stay."""
-        assert self._compute is not None
         return len(psutil.Process(self._compute.pid).net_connections("unix"))
 
     async def until_connected(self, sockets: int) -> None:
@@ -133,8 +130,8 @@ async def sweeping(folder: Path, *libvirtds: PrivateLibvirtd) -> AsyncIterator[S
     (folder / "compute.json").write_bytes(msgspec.json.encode(settings))
     async with cloud_of(folder, {"c1": settings}, {"c1": no_parts}) as found:
         sweep = Sweep(found, folder, dict(zip(("h1", "h2"), libvirtds, strict=False)))
+        await sweep.start()
         try:
-            await sweep.start()
             await found.until_up({"c1": settings})
             yield sweep
         finally:
