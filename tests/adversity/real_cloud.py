@@ -217,9 +217,7 @@ class CloudOn(Generic[B]):
         """Wait until all participants agree about every instance, and nothing else is in use or a dead letter."""
 
         async def problems() -> list[str]:
-            asked = {
-                each.id: Asked(each.state, _amounts(flavor_of(each))) for each in await self.instances()
-            }
+            asked = {each.id: Asked(each.state, _amounts(flavor_of(each))) for each in await self.instances()}
             return await problems_of(self.client, connection, asked)
 
         async with closing(await self.under_test.broker().connect()) as (connection,):

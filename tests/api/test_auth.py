@@ -36,6 +36,7 @@ COSTLY = User(b"$2b$11$G7qu0RdPWJwqQKllsgvh9.1IE6zpNIHKhipmLhlMw8hUywmYD/oNO")
 PROVIDERS, OWN, OTHERS = "/resource_providers", "/usages?project_id=shop", "/usages?project_id=bank"
 Headers = dict[str, str]
 
+
 def basic(user: str, password: str = PASSWORD) -> Headers:
     encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
     return {"authorization": f"Basic {encoded}"}

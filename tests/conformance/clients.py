@@ -47,7 +47,9 @@ def server_with_empty_books(against: str, auth: str) -> Iterator[str]:
         users.write_bytes(
             USER.encode() + b":" + bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(BCRYPT_ROUNDS)) + b"\n"
         )
-        with our_server(books, auth=auth, options=("--users", str(users)) if auth == "basic" else ()) as server:
+        with our_server(
+            books, auth=auth, options=("--users", str(users)) if auth == "basic" else ()
+        ) as server:
             yield server.url
 
 

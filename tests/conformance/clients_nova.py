@@ -107,6 +107,7 @@ NESTED = {
 def compute_node(uuid: str, name: str) -> ComputeNode:
     return ComputeNode(uuid=uuid, host=name, hypervisor_hostname=name)
 
+
 HOST = "d0000000-0000-4000-8000-000000000001"
 OTHER = "d0000000-0000-4000-8000-000000000002"
 NUMA = ("d0000000-0000-4000-8000-0000000000a0", "d0000000-0000-4000-8000-0000000000a1")

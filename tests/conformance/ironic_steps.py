@@ -157,7 +157,10 @@ def locked(*asked: Do) -> Do:
     """Ask while the node's power is switched."""
 
     async def do(peer: Peer) -> object:
-        return [await peer.api.set_power_state(NODE, "power on"), *[await answer_to(each, peer) for each in asked]]
+        return [
+            await peer.api.set_power_state(NODE, "power on"),
+            *[await answer_to(each, peer) for each in asked],
+        ]
 
     return do
 

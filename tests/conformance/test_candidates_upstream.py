@@ -171,7 +171,11 @@ def question(query: CandidatesQuery) -> Asked:
     of_root = [*query.root_required, *(f"!{trait}" for trait in query.root_forbidden)]
     if of_root:
         parts.append(f"root_required={','.join(of_root)}")
-    return ask("GET", f"/allocation_candidates?{'&'.join(parts)}", version=FLAT if query.one_provider_per_tree else NEWEST)
+    return ask(
+        "GET",
+        f"/allocation_candidates?{'&'.join(parts)}",
+        version=FLAT if query.one_provider_per_tree else NEWEST,
+    )
 
 
 def _of_group(group: Group) -> Iterator[str]:

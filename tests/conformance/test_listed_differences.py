@@ -64,7 +64,11 @@ def claim(provider: str, **changes: object) -> dict[str, object]:
 
 
 def inventory(**fields: object) -> Asked:
-    return ask("PUT", f"/resource_providers/{HOST}/inventories/VCPU", {"resource_provider_generation": 3, "total": 8, **fields})
+    return ask(
+        "PUT",
+        f"/resource_providers/{HOST}/inventories/VCPU",
+        {"resource_provider_generation": 3, "total": 8, **fields},
+    )
 
 
 RESHAPED: Final = {

@@ -73,10 +73,12 @@ def wipe() -> None:
 def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable()
-    with TemporaryDirectory() as directory:
-        with make_server("127.0.0.1", 0, application(Path(directory)), Server, Handler) as server:
-            print(f"http://127.0.0.1:{server.server_port}", flush=True)
-            server.serve_forever()
+    with (
+        TemporaryDirectory() as directory,
+        make_server("127.0.0.1", 0, application(Path(directory)), Server, Handler) as server,
+    ):
+        print(f"http://127.0.0.1:{server.server_port}", flush=True)
+        server.serve_forever()
 
 
 if __name__ == "__main__":

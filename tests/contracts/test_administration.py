@@ -2,7 +2,6 @@
 
 import asyncio
 
-
 from bus.messages.administration import (
     AlreadyThere,
     ConsumerState,

@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections import Counter
 
-
 from bus.messages.administration import (
     CreateProvider,
     CreateTrait,

@@ -136,9 +136,7 @@ async def test_a_broker_without_nova_is_listened_to_as_soon_as_there_is_one(
         await until(lambda: reason(keeper) == "1")
 
 
-async def test_after_an_interruption_all_is_read_again(
-    under_test: BrokerUnderTest, nova: FakeNova
-) -> None:
+async def test_after_an_interruption_all_is_read_again(under_test: BrokerUnderTest, nova: FakeNova) -> None:
     async with connected(under_test.broker(), THEIRS), keeping(nova, under_test) as keeper:
         before = nova.reads
         nova.now = a_cloud(services={SERVICE: service(is_disabled=True, disabled_reason="missed")})

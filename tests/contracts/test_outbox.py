@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-
 from bus.broker import Broker
 from bus.message import Message
 from bus.messages.placement import InventoryRefused, ReleaseClaim

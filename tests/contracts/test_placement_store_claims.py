@@ -108,9 +108,7 @@ async def test_rows_of_releases_that_came_first_are_counted_by_their_cell(client
     await client.ask(a_release(WEB))
     await client.ask(*[a_release(each) for each in early[:3]])
     await client.ask(a_release(early[3], cell="c2"))
-    await client.ask(
-        ReleaseClaim(cell="cell0", consumer=early[4], attempt=1, issued_at=NOON, project="shop")
-    )
+    await client.ask(ReleaseClaim(cell="cell0", consumer=early[4], attempt=1, issued_at=NOON, project="shop"))
 
     async with client.store.transaction() as tx:
         assert await tx.tombstones((CELL, "c2", "cell0", "c9"), 10) == {CELL: 3, "c2": 1, "cell0": 1, "c9": 0}

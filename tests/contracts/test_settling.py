@@ -265,9 +265,9 @@ async def die(
     broker: Broker, memory: Remembering, settings: BusSettings, number: int, queue: str = WORK
 ) -> None:
     """The worker of this number takes from the queue until it is killed."""
-    async with closing(
-        Station(broker, "a-mortal", settings=settings, chance=random.Random(number))
-    ) as (here,):
+    async with closing(Station(broker, "a-mortal", settings=settings, chance=random.Random(number))) as (
+        here,
+    ):
         with pytest.raises(BaseExceptionGroup):
             await Worker(here, Subscription(queue, memory.handlers, memory)).run()
 

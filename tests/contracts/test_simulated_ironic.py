@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-
 from bus.workers.consuming import InboxConsuming, consumer
 from bus.workers.sending import Link
 from ironic_sync.settings import Inbox

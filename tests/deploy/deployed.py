@@ -35,7 +35,11 @@ def running_servers(*, asks_clients: bool = False) -> Iterator[Servers]:
     tls, api = free_port(), free_port()
     with certificates(asks_clients=asks_clients) as made:
         rabbitmq = PrivateRabbitMQ(
-            more_settings=(*made.of_rabbitmq(tls), f"management.tcp.port = {api}", "management.tcp.ip = 127.0.0.1"),
+            more_settings=(
+                *made.of_rabbitmq(tls),
+                f"management.tcp.port = {api}",
+                "management.tcp.ip = 127.0.0.1",
+            ),
             plugins=("rabbitmq_management", *(("rabbitmq_auth_mechanism_ssl",) if asks_clients else ())),
         )
         rabbitmq.launch()

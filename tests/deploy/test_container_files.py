@@ -134,7 +134,9 @@ def compose() -> dict[str, Any]:
 
 
 def compose_schema() -> dict[str, Any]:
-    return dict(json.loads(files("check_jsonschema").joinpath("builtin_schemas/vendor/compose-spec.json").read_text()))
+    return dict(
+        json.loads(files("check_jsonschema").joinpath("builtin_schemas/vendor/compose-spec.json").read_text())
+    )
 
 
 def test_compose_is_as_its_specification_has_it() -> None:
@@ -248,4 +250,6 @@ def test_what_is_copied_into_the_image_is_not_kept_from_it() -> None:
     assert "*" in kept[:5]
     # BuildKit finds the file by its name. Podman is told it, as the container file says.
     (told,) = [line for line in lines if "podman build" in line]
-    assert DEPLOY.parent / told.partition("--ignorefile ")[2].split()[0] == DEPLOY / "Containerfile.dockerignore"
+    assert (
+        DEPLOY.parent / told.partition("--ignorefile ")[2].split()[0] == DEPLOY / "Containerfile.dockerignore"
+    )

@@ -74,7 +74,15 @@ class Deployment:
 
     async def declare(self, *flags: str) -> None:
         await moor_says(
-            0, "", "broker", "declare", "--users", *self._files, *("--ctl", self.servers.rabbitmq.ctl_command), *flags, **self._administrators
+            0,
+            "",
+            "broker",
+            "declare",
+            "--users",
+            *self._files,
+            *("--ctl", self.servers.rabbitmq.ctl_command),
+            *flags,
+            **self._administrators,
         )
 
     async def upgrade(self) -> None:
@@ -192,7 +200,9 @@ class Boots:
 
     async def run(self) -> None:
         while self.may_go_on:
-            self.states += await (await self._client.boot(SMALL, name="while-it-changes")).until_ended(timeout_s=PATIENCE_S)
+            self.states += await (await self._client.boot(SMALL, name="while-it-changes")).until_ended(
+                timeout_s=PATIENCE_S
+            )
             await self._client.delete(self.states[-1].id)
 
     async def until_more(self, count: int) -> None:

@@ -21,7 +21,9 @@ class HostDevices:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **of: Sequence[str]) -> None:
         """`of` has the names of the descriptions by host."""
-        self.of = {host: [(_DATA / f"{name}.xml").read_text() for name in names] for host, names in of.items()}
+        self.of = {
+            host: [(_DATA / f"{name}.xml").read_text() for name in names] for host, names in of.items()
+        }
         self._look = threading.local()
         self._see: See = hypervisor.see_machine
         monkeypatch.setattr(hypervisor, "see_machine", self._see_machine)

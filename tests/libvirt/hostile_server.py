@@ -85,23 +85,29 @@ class HostileServer:
             case "packed":
                 packed = gzip.compress(self.content)
                 yield _head(f"Content-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n") + packed
-            case "endless" | "noise":
-                # Again and again, without a length.
-                chunk = self.content if kind == "noise" else _MIB
-                yield _head("Transfer-Encoding: chunked\r\n\r\n")
-                while not self._ended.is_set():
-                    yield f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n"
+            case "endless":
+                yield from self._again_and_again(_MIB)
+            case "noise":
+                yield from self._again_and_again(self.content)
             case "drip" | "headers" | "steady":
-                fields, part = _DRIPPING[kind]
-                yield _head(fields)
-                while not self._ended.wait(DRIP_S):
-                    yield part
+                yield from self._slowly(*_DRIPPING[kind])
             case "silent":
                 self._ended.wait()
             case "to":
                 yield _head(f"Location: {unquote(rest)}\r\nContent-Length: 0\r\n\r\n", "302 Found")
             case "missing":
                 yield _head("Content-Length: 0\r\n\r\n", "404 Not Found")
+
+    def _slowly(self, fields: str, part: bytes) -> Iterator[bytes]:
+        yield _head(fields)
+        while not self._ended.wait(DRIP_S):
+            yield part
+
+    def _again_and_again(self, chunk: bytes) -> Iterator[bytes]:
+        """Without a length."""
+        yield _head("Transfer-Encoding: chunked\r\n\r\n")
+        while not self._ended.is_set():
+            yield f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n"
 
 
 def _head(fields: str, status: str = "200 OK") -> bytes:

@@ -89,7 +89,13 @@ def main(folder: Path) -> None:
     guests = BrokenFolder(folder / "instances")
     break_as_told(folder, guests)
     threading.Thread(target=_keep_breaking, args=(folder, guests), daemon=True).start()
-    asyncio.run(run(f"unix://{folder / SOCKET}", compute, partial(libvirt_parts, libvirt=settings, at_step=Killer(folder).at_step)))
+    asyncio.run(
+        run(
+            f"unix://{folder / SOCKET}",
+            compute,
+            partial(libvirt_parts, libvirt=settings, at_step=Killer(folder).at_step),
+        )
+    )
 
 
 if __name__ == "__main__":

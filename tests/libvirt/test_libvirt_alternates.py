@@ -71,7 +71,9 @@ async def test_a_disk_that_is_full_is_named_and_the_alternate_is_taken(
             full_on.append(host_at_work())
 
     monkeypatch.setattr(os, "fsync", full)
-    async with libvirt_cloud(tmp_path, {"c1": libvirt_settings(tmp_path, URI, URI, domain_type="test")}, at_step=fill) as cloud:
+    async with libvirt_cloud(
+        tmp_path, {"c1": libvirt_settings(tmp_path, URI, URI, domain_type="test")}, at_step=fill
+    ) as cloud:
         web = await cloud.boot()
 
         why = check_taken(tmp_path, web, full_on[0])
@@ -96,7 +98,9 @@ async def offloaded(cloud: LibvirtCloud, state: InstanceState, folder: Path) -> 
 
 
 async def test_only_its_project_has_a_saved_disk_until_it_runs_again(tmp_path: Path) -> None:
-    async with libvirt_cloud(tmp_path, {"c1": libvirt_settings(tmp_path, URI, URI, domain_type="test")}) as cloud:
+    async with libvirt_cloud(
+        tmp_path, {"c1": libvirt_settings(tmp_path, URI, URI, domain_type="test")}
+    ) as cloud:
         bank = await cloud.boot(project="bank")
         saved = await offloaded(cloud, bank, tmp_path)
 

@@ -31,7 +31,9 @@ def test_a_flavor_without_a_root_disk_may_hold_one_beside_its_other_disks(host: 
     write_wrong_images(host.settings.images_folder)
     order = host.spawn(image=Image(source="large"), flavor=structs.replace(SMALL, root_gb=0))
     for held, is_built in ((3, False), (4, True)):
-        assert (host.end_of(structs.replace(order, share=host.share(order.flavor, DISK_GB=held))) == "") is is_built
+        assert (
+            host.end_of(structs.replace(order, share=host.share(order.flavor, DISK_GB=held))) == ""
+        ) is is_built
     assert sizes(host, 1) == {"disk": 2 * GIB, "ephemeral": GIB, "swap": 4 * MIB}
 
 

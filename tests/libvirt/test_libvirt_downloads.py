@@ -106,7 +106,12 @@ def test_what_the_operator_allows_is_downloaded_and_proxies_of_the_environment_a
             for path in ("whole", "to//whole", f"to/http://{name}:{server.port}/whole")
         ]
         for number, url in enumerate(images, 1):
-            assert host.end_of(host.spawn(number, image=Image(source=url, kernel=images[0]), config_drive=images[0])) == ""
+            assert (
+                host.end_of(
+                    host.spawn(number, image=Image(source=url, kernel=images[0]), config_drive=images[0])
+                )
+                == ""
+            )
         assert {told for _, told in server.asked} == {f"{name}:{server.port}"}
         assert set(host.driver.images()) == set(images)
 

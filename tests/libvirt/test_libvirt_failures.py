@@ -20,7 +20,15 @@ from tests.waiting import PATIENCE_S, wait_for
 
 def test_a_guest_has_its_files_and_none_is_left_after_its_end(host: Host) -> None:
     config_drive = '{"meta_data": {"uuid": "1"}, "user_data": "#cloud-config"}'
-    assert host.end_of(host.spawn(flavor=Flavor(vcpus=1, ram_mb=32, root_gb=1, ephemeral_gb=1, swap_mb=4), config_drive=config_drive)) == ""
+    assert (
+        host.end_of(
+            host.spawn(
+                flavor=Flavor(vcpus=1, ram_mb=32, root_gb=1, ephemeral_gb=1, swap_mb=4),
+                config_drive=config_drive,
+            )
+        )
+        == ""
+    )
 
     assert host.domains == ["moor-00000000-0000-0000-0000-000000000001-1"]
     names = {Path(each).name for each in files(host.folder)}

@@ -28,7 +28,9 @@ def server() -> Iterator[HostileServer]:
 
 
 def host_of(folder: Path, server: HostileServer, **settings: Any) -> Host:
-    return Host(folder, image_servers=(f"http://127.0.0.1:{server.port}",), images_bytes_max=8 * MIB, **settings)
+    return Host(
+        folder, image_servers=(f"http://127.0.0.1:{server.port}",), images_bytes_max=8 * MIB, **settings
+    )
 
 
 class Builds:
@@ -41,9 +43,9 @@ class Builds:
     def build(self, project: str, image: str, *, stays: bool = False) -> str:
         """Why a build of this image failed; otherwise its guest goes again, unless it `stays`."""
         self._number += 1
-        failure = self.host.end_of(self.host.spawn(
-            self._number, project=project, image=Image(source=f"{self.url}/whole/{image}")
-        ))
+        failure = self.host.end_of(
+            self.host.spawn(self._number, project=project, image=Image(source=f"{self.url}/whole/{image}"))
+        )
         if not failure and not stays:
             assert self.host.destroy(self._number) == ""
         return failure
@@ -136,7 +138,10 @@ def test_the_disk_of_an_instance_that_was_saved_comes_into_no_cache(tmp_path: Pa
         assert host.end_of(host.stop(5, save_as=saved, project="shop")) == ""
         assert host.destroy() == ""
 
-        assert host.end_of(host.spawn(attempt=2, project="shop", image=Image(source=saved), from_saved=True)) == ""
+        assert (
+            host.end_of(host.spawn(attempt=2, project="shop", image=Image(source=saved), from_saved=True))
+            == ""
+        )
 
         assert cached(tmp_path) == before
         assert host.running == [f"moor-{FIRST}-2"]

@@ -212,7 +212,10 @@ def test_a_saved_disk_is_of_its_project_and_goes_with_the_order_that_says_so(
 
     # The instance was offloaded by an earlier process.
     host.restart()
-    assert host.end_of(host.spawn(attempt=2, image=Image(source=saved.name), project=project, from_saved=True)) == ""
+    assert (
+        host.end_of(host.spawn(attempt=2, image=Image(source=saved.name), project=project, from_saved=True))
+        == ""
+    )
     assert host.destroy(saved_until=5) == ""
     assert [each.name for each in images.rglob(f"*{FIRST}-*")] == [f"{FIRST}-9"]
     assert host.running == [f"moor-{FIRST}-2"]

@@ -55,7 +55,9 @@ async def test_a_guest_is_migrated_resized_rebuilt_and_shelved(
         # The source is left: nothing is there.
         await until(lambda: len(list((tmp_path / "instances" / "h1").iterdir())) == 0)
 
-        here = await moved(cloud, there, "resize", size=Flavor(name="larger", vcpus=2, ram_mb=64), hosts=("h1",), confirm_s=0)
+        here = await moved(
+            cloud, there, "resize", size=Flavor(name="larger", vcpus=2, ram_mb=64), hosts=("h1",), confirm_s=0
+        )
         assert (here.state, here.host) == ("active", "h1")
         (name,) = domains(libvirtds[0].uri)
         assert "CPU(s):         2" in virsh(libvirtds[0].uri, "dominfo", name)

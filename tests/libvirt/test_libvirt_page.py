@@ -38,7 +38,9 @@ async def test_the_commands_of_the_page_build_a_guest_and_remove_it(
         assert (await moor("broker", "declare", "--cells", "harbour", **urls)).code == 0
         for role in (("placement",), ("scheduler",), ("conductor", "--cell", "harbour")):
             await workers.enter_async_context(started("run", *role, **urls))
-        await workers.enter_async_context(started(*shlex.split(run.replace("qemu:///system", libvirtd.uri))[1:], **settings, **urls))
+        await workers.enter_async_context(
+            started(*shlex.split(run.replace("qemu:///system", libvirtd.uri))[1:], **settings, **urls)
+        )
         await until(
             lambda: moor_json("host", "list", **urls),
             "a host is up",

@@ -64,7 +64,11 @@ REQUIRED = {"hw:pci_numa_affinity_policy": "required"}
 
 
 def a_build(specs: Mapping[str, str], vcpus: int, ram_mb: int, *ports: PortRequest) -> BuildInstance:
-    return BuildInstance(request_id=RequestId(an_id("r")), flavor=Flavor(vcpus=vcpus, ram_mb=ram_mb, root_gb=1, extra_specs=dict(specs)), port_requests=ports)
+    return BuildInstance(
+        request_id=RequestId(an_id("r")),
+        flavor=Flavor(vcpus=vcpus, ram_mb=ram_mb, root_gb=1, extra_specs=dict(specs)),
+        port_requests=ports,
+    )
 
 
 A_DISK = {"DISK_GB": 1}
@@ -197,7 +201,10 @@ class World:
 
 
 def nearer(guest: Demand) -> Demand:
-    return structs.replace(guest, parts=tuple([structs.replace(each, nearness=each.nearness and "required") for each in guest.parts]))
+    return structs.replace(
+        guest,
+        parts=tuple([structs.replace(each, nearness=each.nearness and "required") for each in guest.parts]),
+    )
 
 
 # The worlds of the fourth guest are most of them.

@@ -22,7 +22,7 @@ from tests.unit.choosing.scheduler_worlds import a_picture, a_spec, a_state, vcp
 
 NAMES = tuple(f"h{number}" for number in range(6))
 PLAIN = a_spec(1)
-Metadata = Sequence[Mapping[str, str]]
+Metadata = Sequence[dict[str, str]]
 
 # Of each aggregate; a host is in some of these.
 METADATA: tuple[dict[str, str], ...] = (
@@ -95,10 +95,10 @@ SLOW: Mapping[str, Callable[[Metadata, InstanceSpec], bool]] = {
     "aggregate_flavors": lambda of, spec: (
         not allowed(of, "instance_type") or spec.flavor in allowed(of, "instance_type")
     ),
-    "aggregate_traits": lambda of, spec: {
-        key.removeprefix("trait:") for each in of for key in each if key.startswith("trait:")
-    }
-    <= {*spec.required},
+    "aggregate_traits": lambda of, spec: (
+        {key.removeprefix("trait:") for each in of for key in each if key.startswith("trait:")}
+        <= {*spec.required}
+    ),
     "aggregate_image_properties": lambda of, spec: all(
         not allowed(of, key) or value in allowed(of, key) for key, value in spec.image_properties
     ),

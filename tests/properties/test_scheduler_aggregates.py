@@ -122,7 +122,12 @@ class World:
 
 def named(drawn: Aggregate) -> Aggregate:
     """Their names are in another order than their ids."""
-    return Aggregate(id=drawn.id, name=dict(zip(IDS, "dbca", strict=True))[drawn.id], metadata=drawn.metadata, sequence=drawn.sequence)
+    return Aggregate(
+        id=drawn.id,
+        name=dict(zip(IDS, "dbca", strict=True))[drawn.id],
+        metadata=drawn.metadata,
+        sequence=drawn.sequence,
+    )
 
 
 @given(drawn=st.lists(steps, max_size=25))

@@ -89,7 +89,11 @@ def different_specs(random: Random, count: int) -> Iterator[InstanceSpec]:
         # Hosts with such devices are better for some, and worse for the others.
         devices = random.choice(((), (), (("PCI_DEVICE", 1),)))
         yield InstanceSpec(
-            amounts=(("MEMORY_MB", 100 * random.randrange(1, 30) + number), *devices, ("VCPU", random.randrange(1, 9))),
+            amounts=(
+                ("MEMORY_MB", 100 * random.randrange(1, 30) + number),
+                *devices,
+                ("VCPU", random.randrange(1, 9)),
+            ),
             required=random.choice(((), (), ("CUSTOM_A",))),
             preferred=random.choice(((), (), (("CUSTOM_A", 1.0),), (("CUSTOM_B", 1.0),))),
             availability_zone=random.choice(("", "", "z1")),
@@ -109,9 +113,7 @@ def one_after_another(
             member = consumer(f"{number}")
             picture.hold([(member, 1, found.choice.share)])
             if spec.server_group is not None:
-                picture.groups.hold(
-                    GroupMember(spec.server_group.id, member, 1, found.choice.share.host)
-                )
+                picture.groups.hold(GroupMember(spec.server_group.id, member, 1, found.choice.share.host))
 
 
 @settings(BOUNDED, max_examples=25)
@@ -168,7 +170,14 @@ def a_rich_cloud(random: Random) -> Picture:
         aggregates = tuple(each for each in AGGREGATES if random.random() < 0.15)
         is_node = random.random() < 0.1
         if is_node:
-            put(name, name, cell, inventories={"CUSTOM_GOLD": InventoryState(total=1, max_unit=1)}, traits=traits, aggregates=aggregates)
+            put(
+                name,
+                name,
+                cell,
+                inventories={"CUSTOM_GOLD": InventoryState(total=1, max_unit=1)},
+                traits=traits,
+                aggregates=aggregates,
+            )
         elif has_trees and random.random() < 0.3:
             put(name, name, cell, inventories={"MEMORY_MB": memory}, traits=traits, aggregates=aggregates)
             for part in range(2):
@@ -192,7 +201,14 @@ def a_rich_cloud(random: Random) -> Picture:
             )
         )
     if has_pools:
-        put("pool", "pool", "", inventories={"DISK_GB": InventoryState(total=40, used=random.randrange(30))}, traits=(SHARES,), aggregates=AGGREGATES[3:])
+        put(
+            "pool",
+            "pool",
+            "",
+            inventories={"DISK_GB": InventoryState(total=40, used=random.randrange(30))},
+            traits=(SHARES,),
+            aggregates=AGGREGATES[3:],
+        )
     picture = a_picture(*states, hosts=tuple(hosts))
     picture.put_aggregates(
         Aggregate(id=id_, name=f"a{number}", metadata=metadata, sequence=1)

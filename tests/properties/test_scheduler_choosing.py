@@ -54,7 +54,9 @@ class Host:
 
     def __post_init__(self) -> None:
         for resource, inventory in (self.inventories or {}).items():
-            self.free[resource] = int((inventory.total - inventory.reserved) * inventory.allocation_ratio) - inventory.used
+            self.free[resource] = (
+                int((inventory.total - inventory.reserved) * inventory.allocation_ratio) - inventory.used
+            )
 
     def first_failure(self, spec: InstanceSpec) -> str | None:
         asked_for = not spec.hosts or self.name in spec.hosts
@@ -307,7 +309,9 @@ def _follow(
 
 
 def _check_refusal(spec: InstanceSpec, outcome: NoValidHost, cloud: Iterable[Host]) -> None:
-    assert {step.step: step.removed for step in outcome.steps} == Counter(host.first_failure(spec) for host in cloud)
+    assert {step.step: step.removed for step in outcome.steps} == Counter(
+        host.first_failure(spec) for host in cloud
+    )
     assert outcome.hosts == sum(step.removed for step in outcome.steps)
     if spec.hosts:
         assert {miss.host.lower() for miss in outcome.nearest} == set(spec.hosts)

@@ -57,7 +57,12 @@ def prepared(stack: NovaStack) -> Cloud:
 
 def done(cloud: Cloud, operation: Operation) -> Outcome:
     began_s = time.monotonic()
-    return Outcome(operation.what, operation.expected, _told(lambda: operation.seen(cloud)) + _told(cloud.clear), time.monotonic() - began_s)
+    return Outcome(
+        operation.what,
+        operation.expected,
+        _told(lambda: operation.seen(cloud)) + _told(cloud.clear),
+        time.monotonic() - began_s,
+    )
 
 
 def _told(asked: Callable[[], str | None]) -> str:

@@ -184,11 +184,21 @@ class NovaStack:
         conf = str(self.configuration(API_LEVEL))
         self.start("super conductor", "super-conductor", (*timed, "--config-file", conf))
         for cell in self.wanted.cells:
-            self.start("cell conductors", f"conductor-{cell}", (self.program("nova-conductor"), "--config-file", str(self.configuration(cell))))
+            self.start(
+                "cell conductors",
+                f"conductor-{cell}",
+                (self.program("nova-conductor"), "--config-file", str(self.configuration(cell))),
+            )
 
     def start_their_scheduler(self) -> int:
         return self.start(
-            "scheduler", "nova-scheduler", (self.program("nova-scheduler"), "--config-file", str(self.directory / "scheduler" / "nova.conf"))
+            "scheduler",
+            "nova-scheduler",
+            (
+                self.program("nova-scheduler"),
+                "--config-file",
+                str(self.directory / "scheduler" / "nova.conf"),
+            ),
         )
 
     def wait_for_scheduler(self, name: str = "nova-scheduler", queue: str = "scheduler") -> None:
@@ -222,7 +232,11 @@ def nova_stack(
         stack.rabbitmq.launch()
         stub = free_port()
         stack.api = NovaApi(f"http://127.0.0.1:{free_port()}/v2.1")
-        stack.start("stub", "stub", (sys.executable, "-m", "tests.conformance.nova.stub_services", str(stub), stack.api.url))
+        stack.start(
+            "stub",
+            "stub",
+            (sys.executable, "-m", "tests.conformance.nova.stub_services", str(stub), stack.api.url),
+        )
         _start_mariadb(stack)
         stack.rabbitmq.wait_until_ready()
         stack.groups["nova broker"] = [*stack.rabbitmq.processes()]
@@ -323,7 +337,12 @@ def _migrate(stack: NovaStack) -> None:
 
 
 def _mariadb(stack: NovaStack, program: str, database: str, reads: bytes = b"") -> bytes:
-    return subprocess.run((program, "--no-defaults", f"--socket={stack.directory}/mariadb.sock", "--user=root", database), input=reads, stdout=subprocess.PIPE, check=True).stdout
+    return subprocess.run(
+        (program, "--no-defaults", f"--socket={stack.directory}/mariadb.sock", "--user=root", database),
+        input=reads,
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
 
 
 def _start_api(stack: NovaStack) -> None:

@@ -73,7 +73,9 @@ def _answer(request: Request, path: Sequence[str], body: Any) -> tuple[int, Any,
     headers: Mapping[str, str] = {}
     match [request.method, *path]:
         case [_, "v2.0", *rest]:
-            status, answer = NEUTRON.answer(request.method, rest, parse_qs(request.url.query, keep_blank_values=True), body)
+            status, answer = NEUTRON.answer(
+                request.method, rest, parse_qs(request.url.query, keep_blank_values=True), body
+            )
         case ["POST", "v3", "auth", "tokens"]:
             # Placement's noauth2 believes this token.
             status, answer, headers = (

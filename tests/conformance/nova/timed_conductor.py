@@ -37,7 +37,9 @@ def timed(select: Callable[..., Any], file: Path) -> Callable[..., Any]:
 
 
 def main() -> None:
-    rpcapi.SchedulerAPI.select_destinations = timed(rpcapi.SchedulerAPI.select_destinations, Path(sys.argv.pop(1)))
+    rpcapi.SchedulerAPI.select_destinations = timed(
+        rpcapi.SchedulerAPI.select_destinations, Path(sys.argv.pop(1))
+    )
     sys.argv[0] = "nova-conductor"
     conductor.main()
 

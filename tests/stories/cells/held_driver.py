@@ -1,14 +1,16 @@
 """A simulated host whose faults and builds follow a clock that only the test moves, so that no slow machine misses a state."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bus.messages.cell import DestroyInstance
 from compute_sim.core.attempts import AttemptRecord, Condition, HostOrder, Silent, Work
 from compute_sim.core.trees import ProviderTree
-from engine.inventories import ConsumerId
 from laboratory.computes.driver import SimulatedDriver
 from tests.waiting import Clock
+
+if TYPE_CHECKING:
+    from engine.inventories import ConsumerId
 
 # How often the compute looks whether the test has moved the clock.
 LOOK_MS = 20.0

@@ -290,7 +290,6 @@ async def test_a_node_that_takes_ports_and_attaches_none_is_left_for_the_alterna
     bad = available_nodes(2, name="no-network", network_interface="noop")
     (good,) = available_nodes(1, name="network")
     async with offered(bus, books, *bad, good) as (metal, _):
-
         active = await metal.cloud.until_state(await metal.boot(1, ports=("port-1",)), "active")
 
         assert active.host == good.uuid
@@ -363,7 +362,6 @@ async def test_failed_deploys_walk_the_alternates_and_leave_nothing(bus: str, bo
     bad = tuple(node.uuid for node in nodes[:2])
     script = IronicScript(faults=(WorkFails(work="deploy", nodes=bad, reason="no such image"),))
     async with offered(bus, books, *nodes, script=script) as (metal, _):
-
         active = await metal.cloud.until_state(await metal.boot(1), "active")
 
         assert active.host == nodes[2].uuid

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -44,7 +45,7 @@ def an_instance(number: int) -> InstanceId:
 
 @asynccontextmanager
 async def deployed(
-    bus: str, books: str, count: int = 1, **fields: object
+    bus: str, books: str, count: int = 1, **fields: Any
 ) -> AsyncIterator[tuple[DeploySetup, WatchedWay, Sequence[SimulatedNode]]]:
     """Nodes that only Ironic has deployed; its API is watched."""
     nodes = [
@@ -112,23 +113,22 @@ async def used_of(there: DeploySetup, nodes: Sequence[SimulatedNode]) -> list[in
 async def test_adopted_instances_are_active_hold_their_nodes_and_end_by_a_delete_alone(
     bus: str, books: str
 ) -> None:
-    async with deployed(bus, books, 3) as (there, way, nodes):
-        async with there.daemon("d1", SWEEPS) as parts:
-            await until_known(there, *nodes)
-            ids = await adopted(there, *nodes)
-            # A repeated order changes nothing.
-            assert await adopted(there, *nodes) == ids
-            await until_swept(parts)
-            told = [await there.cloud.until_state(each, "active") for each in ids]
-            assert [(each.name, each.host, each.attempt, each.reason) for each in told] == [
-                (f"old-{number}", node.uuid, 1, "") for number, node in enumerate(nodes, 1)
-            ]
-            assert await used_of(there, nodes) == [1, 1, 1]
-            assert way.orders == []
+    async with deployed(bus, books, 3) as (there, way, nodes), there.daemon("d1", SWEEPS) as parts:
+        await until_known(there, *nodes)
+        ids = await adopted(there, *nodes)
+        # A repeated order changes nothing.
+        assert await adopted(there, *nodes) == ids
+        await until_swept(parts)
+        told = [await there.cloud.until_state(each, "active") for each in ids]
+        assert [(each.name, each.host, each.attempt, each.reason) for each in told] == [
+            (f"old-{number}", node.uuid, 1, "") for number, node in enumerate(nodes, 1)
+        ]
+        assert await used_of(there, nodes) == [1, 1, 1]
+        assert way.orders == []
 
-            await there.gone(ids[0], nodes[0])
-            assert [each.provision_state for each in there.nodes] == ["available", "active", "active"]
-            assert [each for each in way.orders if nodes[0].uuid not in each] == []
+        await there.gone(ids[0], nodes[0])
+        assert [each.provision_state for each in there.nodes] == ["available", "active", "active"]
+        assert [each for each in way.orders if nodes[0].uuid not in each] == []
 
 
 async def test_what_is_given_back_stays_deployed_whatever_comes_late_and_may_come_again(
@@ -169,7 +169,7 @@ async def test_what_is_given_back_stays_deployed_whatever_comes_late_and_may_com
     ],
 )
 async def test_a_refused_adoption_destroys_nothing_and_ends_by_being_given_back(
-    bus: str, books: str, changed: dict[str, object], words: str
+    bus: str, books: str, changed: dict[str, Any], words: str
 ) -> None:
     async with deployed(bus, books, **changed) as (there, way, nodes):
         (node,) = nodes

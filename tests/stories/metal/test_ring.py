@@ -30,7 +30,7 @@ from tests.simulation.loop import run_simulated, simulated, until_s
 from tests.stores_in_memory import MemoryIronicStore
 from tests.waiting import until
 
-S = TypeVar("S", bound=IronicStore)
+S = TypeVar("S", bound=MemoryIronicStore)
 
 NOON = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 SETTINGS = DaemonRules(page=20)
@@ -123,15 +123,15 @@ def a_store(kind: type[S]) -> S:
     return kind(lambda: NOON + timedelta(seconds=loop.time()))
 
 
-async def filled(store: S, count: int = 90) -> S:
+async def fill(store: IronicStore, count: int = 90) -> None:
     async with store.transaction() as tx:
         await tx.save([NodeRow(id=node_id(number)) for number in range(1, count + 1)])
-    return store
 
 
 async def a_ring(kind: type[S], *names: str, count: int = 90) -> tuple[S, list[Daemon]]:
     """Daemons of these names that share so many nodes, five seconds after their start."""
-    store = await filled(a_store(kind), count)
+    store = a_store(kind)
+    await fill(store, count)
     daemons = [Daemon(store, name) for name in names]
     assert not any(each.membership.may_act() for each in daemons), "none has a lease yet"
     await until_s(5)
@@ -303,7 +303,8 @@ class RandomFaults:
         self.starts = 0
 
     async def run(self) -> None:
-        self.store = await filled(a_store(MemoryIronicStore), 40)
+        self.store = a_store(MemoryIronicStore)
+        await fill(self.store, 40)
         watching = asyncio.create_task(self._watch())
         for _ in range(60):
             await self._random_fault()
@@ -390,7 +391,7 @@ async def test_on_postgresql_the_nodes_of_a_dead_daemon_have_new_owners() -> Non
     # Only the dead daemon loses its lease, however long the others stand still.
     quick = DaemonRules(lease_s=100.0, look_s=0.05, page=50)
     async with open_ironic_stores("postgresql", 3) as stores:
-        await filled(stores[0])
+        await fill(stores[0])
         daemons = [Daemon(store, f"d{n}", settings=quick) for n, store in enumerate(stores)]
         dead, *left = daemons
         await until(lambda: all(each.nodes for each in daemons) and count_of(daemons) == 90, "all are owned")

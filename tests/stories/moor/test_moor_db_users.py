@@ -234,7 +234,6 @@ async def test_new_tables_have_their_rights_after_the_upgrade(deployment: Deploy
         await administrator.execute("CREATE TABLE known_flavors (name text, flavor bytea)")
         await administrator.execute("ALTER TABLE known_flavors OWNER TO moor_owner")
 
-
     assert "moor_scheduler" in (await moor("db", "upgrade", **deployment.environment("moor-owner"))).out
     async with connected(deployment.url_of("moor-scheduler")) as scheduler:
         await scheduler.execute("INSERT INTO known_flavors VALUES ('small', '')")

@@ -123,9 +123,11 @@ async def watched(home: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     """`moor top`, at a running `moor up` of this home."""
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
     settings = command_settings()
-    async with client(settings, operates=True, patience_s=5) as moor:
-        async with Top(moor, settings, 0.5).run_test(size=(120, 60)) as pilot:
-            yield pilot
+    async with (
+        client(settings, operates=True, patience_s=5) as moor,
+        Top(moor, settings, 0.5).run_test(size=(120, 60)) as pilot,
+    ):
+        yield pilot
 
 
 def text_of(pilot: Pilot[None], where: str) -> str:

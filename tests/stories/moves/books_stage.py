@@ -79,17 +79,21 @@ class BooksStage:
 
     async def ask_boot(self, number: int) -> None:
         group = GroupId(UUID(int=number + 10**6))
-        await answer_of(self.client, CreateGroup(id=group, policy="anti-affinity", name=f"group-{number}"), GroupsFound)
-        await self.client.send(BuildInstance(
-            request_id=RequestId(UUID(int=number)),
-            instance_ids=self.ids_of(number),
-            flavor=FLAVOR,
-            name=f"vm-{number}",
-            project="shop",
-            user="ann",
-            group=JoinedGroup(id=group),
-            deadline_s=120,
-        ))
+        await answer_of(
+            self.client, CreateGroup(id=group, policy="anti-affinity", name=f"group-{number}"), GroupsFound
+        )
+        await self.client.send(
+            BuildInstance(
+                request_id=RequestId(UUID(int=number)),
+                instance_ids=self.ids_of(number),
+                flavor=FLAVOR,
+                name=f"vm-{number}",
+                project="shop",
+                user="ann",
+                group=JoinedGroup(id=group),
+                deadline_s=120,
+            )
+        )
 
     @staticmethod
     def ids_of(number: int) -> tuple[InstanceId, ...]:
@@ -103,14 +107,16 @@ class BooksStage:
             for number in numbers
         }
         for number in numbers:
-            await self.client.send(BuildInstance(
-                request_id=RequestId(UUID(int=number)),
-                instance_ids=ids[number],
-                count=count,
-                flavor=FLAVOR,
-                project="shop",
-                deadline_s=300,
-            ))
+            await self.client.send(
+                BuildInstance(
+                    request_id=RequestId(UUID(int=number)),
+                    instance_ids=ids[number],
+                    count=count,
+                    flavor=FLAVOR,
+                    project="shop",
+                    deadline_s=300,
+                )
+            )
         return [id_ for number in numbers for id_ in ids[number]]
 
     async def ask_delete(self, ids: Sequence[InstanceId]) -> None:
@@ -143,7 +149,9 @@ class BooksStage:
         """End the move that waits for it."""
         move = (await self.state(instance)).move
         assert move is not None
-        await answer_of(self.client, EndMove(request_id=move.request_id, instance=instance, how=how), InstancesFound)
+        await answer_of(
+            self.client, EndMove(request_id=move.request_id, instance=instance, how=how), InstancesFound
+        )
         await self.until([instance], {"active"})
 
     async def delete(self, ids: Sequence[InstanceId]) -> None:

@@ -56,7 +56,9 @@ def change_row(connection: Connection, instance: InstanceId, **values: object) -
 
 def more_of(connection: Connection, instance: InstanceId, *, of_pool: bool) -> None:
     """It holds ten more of what a NUMA node gives it, or of what the pool does."""
-    held = decode_held(connection.scalar(sa.select(consumers.c.held).where(consumers.c.uuid == instance)) or "")
+    held = decode_held(
+        connection.scalar(sa.select(consumers.c.held).where(consumers.c.uuid == instance)) or ""
+    )
     names = {row.id: row.name for row in connection.execute(sa.select(providers.c.id, providers.c.name))}
     number = next(each for each in held if ("nfs" in names[each]) == of_pool)
     more = {class_id: amount + 10 for class_id, amount in held[number].items()}

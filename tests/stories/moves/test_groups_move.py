@@ -160,7 +160,16 @@ async def test_a_lone_member_of_an_affinity_group_may_leave_by_the_plan_as_by_th
 async def test_one_whose_destination_failed_stays_and_the_audit_says_how_it_follows(
     bus: str, books: str
 ) -> None:
-    async with members(bus, books, "h1", "h2", "h3", count=5, faults=script(FailsToReceive(hosts=("h2",), probability=0.6)), wide="h2") as group:
+    async with members(
+        bus,
+        books,
+        "h1",
+        "h2",
+        "h3",
+        count=5,
+        faults=script(FailsToReceive(hosts=("h2",), probability=0.6)),
+        wide="h2",
+    ) as group:
         await group.here.move(group.ids[0], with_group=True)
 
         ended = [await group.ended(id_) for id_ in group.ids]

@@ -180,7 +180,15 @@ def script(*faults: Fault) -> FaultScript:
 
 @BOTH
 async def test_the_host_that_cannot_receive_it_costs_an_alternate(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", "h2", "h3", script=script(FailsToReceive(hosts=("h2",), reason="no room for its disk")), wide="h2") as here:
+    async with movers(
+        bus,
+        books,
+        "h1",
+        "h2",
+        "h3",
+        script=script(FailsToReceive(hosts=("h2",), reason="no room for its disk")),
+        wide="h2",
+    ) as here:
         instance = await here.booted()
         await here.move(instance)
         there = await here.until(instance, "moved")

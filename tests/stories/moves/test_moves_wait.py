@@ -184,7 +184,9 @@ async def test_a_wait_outlives_the_schedulers_and_another_one_ends_it(bus: str, 
 
 @EMBEDDED
 async def test_what_waits_does_not_count_against_the_limits_of_moves(bus: str, books: str) -> None:
-    async with movers(bus, books, "h1", "h2", "h3", settings=structs.replace(QUICK, moves_per_cell_max=1)) as here:
+    async with movers(
+        bus, books, "h1", "h2", "h3", settings=structs.replace(QUICK, moves_per_cell_max=1)
+    ) as here:
         one, full = await here.booted(1, "h1", WHOLE), await here.booted(2, "h2", WHOLE)
         await here.move(one, "migrate", wait=LONG, hosts=("h2",))
         await waits(here, one)

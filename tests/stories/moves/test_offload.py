@@ -157,7 +157,9 @@ async def test_an_instance_is_stopped_started_and_rebooted_where_it_is(bus: str,
         await switched(here, instance, "stop", 1, "stopped")
         await here.setup.until_used(h1=1, h2=0)
         for kind in NEED_ONE_THAT_RUNS:
-            assert (await here.refused(instance, kind, request_id=request(50))).reason == f"it is stopped: to {kind}, it must be active"
+            assert (
+                await here.refused(instance, kind, request_id=request(50))
+            ).reason == f"it is stopped: to {kind}, it must be active"
         # To stop what is stopped changes nothing, and so does a copy of that order when it runs again.
         for number in (1, 2, 2):
             again = await here.move(instance, "stop", request_id=request(number))
@@ -170,8 +172,12 @@ async def test_an_instance_is_stopped_started_and_rebooted_where_it_is(bus: str,
         await switched(here, instance, "reboot", 5, "active")
         await here.setup.client.ask(DeleteInstance(instance=instance))
         await here.setup.until_used(h1=0, h2=0)
-        assert (await here.refused(instance, "start", request_id=request(6))).reason.startswith(("it is deleting: to start", "it is deleted: to start"))
-        assert (await here.refused(InstanceId(UUID(int=77)), "stop", request_id=request(7))).reason == "there is no such instance"
+        assert (await here.refused(instance, "start", request_id=request(6))).reason.startswith(
+            ("it is deleting: to start", "it is deleted: to start")
+        )
+        assert (
+            await here.refused(InstanceId(UUID(int=77)), "stop", request_id=request(7))
+        ).reason == "there is no such instance"
 
         found = await here.setup.ask(AskHistory(instance=instance), HistoryFound)
         assert [each.what for each in found.changes] == ["boot", "stop", "start", "reboot", "delete"]
@@ -185,7 +191,9 @@ async def test_a_stopped_instance_of_a_lost_host_is_evacuated_and_stays_stopped(
         await switched(here, instance, "stop", 1, "stopped")
         held.pass_s(10)
         await down(here, "h1")
-        assert (await here.refused(instance, "start", request_id=request(2))).reason == "its host h1 is down: evacuate it"
+        assert (
+            await here.refused(instance, "start", request_id=request(2))
+        ).reason == "its host h1 is down: evacuate it"
         await here.move(instance, "evacuate", request_id=request(3))
         assert (await here.until(instance, "stopped", "confirmed")).host == "h2"
         await switched(here, instance, "start", 4, "active")

@@ -56,7 +56,9 @@ ON_GPU = Flavor(
 async def booted(stage: BooksStage, *ends: str, number: int = 1, **fields: object) -> InstanceState:
     """One instance, in one of these states, by default active."""
     (instance,) = ids = stage.ids_of(number)
-    await stage.client.send(structs.replace(BuildInstance(request_id=RequestId(UUID(int=number)), instance_ids=ids), **fields))
+    await stage.client.send(
+        structs.replace(BuildInstance(request_id=RequestId(UUID(int=number)), instance_ids=ids), **fields)
+    )
     await stage.until(ids, ends or {"active"})
     return await stage.state(instance)
 
@@ -168,7 +170,9 @@ TWO = Flavor(name="two", vcpus=2, ram_mb=512, root_gb=1)
 
 
 async def limit(stage: BooksStage, vcpus: int) -> None:
-    assert await stage.client.ask(SetQuota(project=SHOP, limits={"VCPU": vcpus})) == WriteAnswered(verdict=Done())
+    assert await stage.client.ask(SetQuota(project=SHOP, limits={"VCPU": vcpus})) == WriteAnswered(
+        verdict=Done()
+    )
 
 
 async def used(stage: BooksStage) -> int:
@@ -193,7 +197,9 @@ async def test_a_resize_over_the_quota_fails_with_its_numbers_and_a_revert_does_
 
         await stage.move(one, "resize", "moved", change=FlavorChange(vcpus=1))
         # The room of its old size is not given to others.
-        assert (await booted(stage, "error", number=3, flavor=TWO, project=SHOP)).reason == "over the quota of project shop: VCPU limit 5, used 4, asked 2"
+        assert (
+            await booted(stage, "error", number=3, flavor=TWO, project=SHOP)
+        ).reason == "over the quota of project shop: VCPU limit 5, used 4, asked 2"
         await limit(stage, 1)
         await stage.end(one, "revert")
         assert await used(stage) == 4

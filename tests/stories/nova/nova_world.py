@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 from urllib.parse import quote, urlsplit
 from uuid import UUID, uuid4, uuid5
 
@@ -178,7 +179,11 @@ class NovaWorld(PlacementWriter):
 
     async def _near(self, id_: UUID) -> None:
         found = await self.done("GET", f"/resource_providers/{id_}")
-        await self.done("PUT", f"/resource_providers/{id_}/aggregates", {"resource_provider_generation": found["generation"], "aggregates": [str(NEAR)]})
+        await self.done(
+            "PUT",
+            f"/resource_providers/{id_}/aggregates",
+            {"resource_provider_generation": found["generation"], "aggregates": [str(NEAR)]},
+        )
 
     def set_service(self, host: str, **fields: object) -> None:
         """Nova tells this of the service of a host."""
@@ -282,7 +287,7 @@ class NovaWorld(PlacementWriter):
 
 
 @asynccontextmanager
-async def scheduled(*hosts: str, kind: str = "ours", **totals: int) -> AsyncIterator[NovaWorld]:
+async def scheduled(*hosts: str, kind: str = "ours", **totals: Any) -> AsyncIterator[NovaWorld]:
     """A Nova with these computes, and our scheduler at work there."""
     async with nova_world(kind) as world:
         await world.add(*hosts, **totals)

@@ -50,7 +50,14 @@ async def write(stage: BooksStage, order: CreateProvider | SetInventories | SetA
 async def with_claims_of_nova(stage: BooksStage) -> None:
     """A compute of Nova, whose provider has no cell, and what Nova and our scheduler in its place wrote there."""
     await write(stage, CreateProvider(id=HOST, name="nova-compute-1"))
-    await write(stage, SetInventories(provider=HOST, generation=0, inventories={"VCPU": ReportedInventory(total=64), "MEMORY_MB": ReportedInventory(total=65536)}))
+    await write(
+        stage,
+        SetInventories(
+            provider=HOST,
+            generation=0,
+            inventories={"VCPU": ReportedInventory(total=64), "MEMORY_MB": ReportedInventory(total=65536)},
+        ),
+    )
     instances = [by_http(each, "INSTANCE") for each in (RUNNING, SOFT, NEVER)]
     migrations = [by_http(each, "MIGRATION") for each in (MOVING, STALE)]
     await write(stage, SetAllocations(consumers=(*instances, *migrations)))

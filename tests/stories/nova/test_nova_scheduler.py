@@ -60,9 +60,7 @@ async def test_a_request_that_names_an_unknown_host_holds_up_no_other_one() -> N
             for name in ("gone-1", "gone-2", "gone-3")
         ]
         (chosen,) = await world.conductor.select(an_instance())
-        answered = [
-            id_ for id_ in strangers if any(s["ending"] for s in world.conductor.heard.get(id_, ()))
-        ]
+        answered = [id_ for id_ in strangers if any(s["ending"] for s in world.conductor.heard.get(id_, ()))]
         reasons = [failure_of(await world.conductor.until_answered(each)) for each in strangers]
 
     assert chosen[0]["service_host"] == "h1"

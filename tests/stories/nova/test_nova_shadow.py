@@ -157,7 +157,9 @@ async def test_nova_schedulers_own_queue_keeps_every_request_and_the_copies_expi
             instance = an_instance()
             (chosen,) = await world.conductor.select(instance)
             note = await shadow.note_of(instance)
-            await world.conductor.declares(COPIES, {"x-expires": 300_000, "x-max-length": 1000, "x-overflow": "drop-head"})
+            await world.conductor.declares(
+                COPIES, {"x-expires": 300_000, "x-max-length": 1000, "x-overflow": "drop-head"}
+            )
 
     assert chosen[0]["service_host"] == note.nova == "h1"
 

@@ -73,7 +73,6 @@ async def test_many_requests_of_a_batch_count_together(bus: str, books: str) -> 
         builds = [a_build(number, project="shop", count=2) for number in range(1, 30)]
         await setup.send(*builds)
         async with setup.scheduler(settings=settings):
-
             assert sum(isinstance(each, BuildAccepted) for each in await setup.client.ask_all(builds)) == 2
             assert await rows(setup) == 4
 
@@ -112,7 +111,6 @@ async def test_a_project_has_only_so_many_server_groups_also_if_it_deletes_them(
         for each in orders[:3]:
             assert isinstance(await setup.client.ask(each), GroupsFound)
         await setup.client.ask(DeleteGroup(id=orders[0].id, project="shop"))
-
 
         assert "project shop has 3 server groups" in (await setup.ask(orders[3], BuildRejected)).reason
         assert isinstance(await setup.client.ask(orders[1]), GroupsFound)

@@ -83,7 +83,6 @@ async def test_a_flavor_over_the_quota_is_passed_over(bus: str, books: str) -> N
 @STAGES
 async def test_a_plan_says_how_many_more_the_quota_allows(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.scheduling("h1"):
-
         assert await planned(setup) is None
         await limit(setup, VCPU=5, instances=40)
 

@@ -134,7 +134,6 @@ async def test_a_worker_killed_between_claim_and_publish_leaves_a_claim_that_the
         await setup.disable(held)
         adopting = Interfering()
         async with setup.scheduler("scheduler-2", station=adopting.station):
-
             assert (await setup.until_state(instance_of(build), "active")).host == held
             assert adopting.verdicts == [AlreadyClaimed]
             assert sum((await setup.used()).values()) == 1

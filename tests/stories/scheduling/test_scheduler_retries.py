@@ -131,4 +131,4 @@ async def test_when_no_further_host_fits_it_ends_with_every_reason(bus: str, boo
         failed = {each.host for each in error.failures if not each.is_refused}
         assert failed == {"h1", "h2", "h3", "h4"}
         assert "; no alternate is left: no host among 5" in error.reason
-        await here.until_used(h0=1, h1=0, h2=0, h3=0, h4=0)
+        await here.setup.until_used(h0=1, h1=0, h2=0, h3=0, h4=0)

@@ -125,7 +125,11 @@ def a_profile(*groups: DeviceGroup, name: str = "new") -> CreateDeviceProfile:
         (a_profile(DeviceGroup(resources={})), "profile.groups[0].resources", "there are none: a group says"),
         (a_profile(DeviceGroup(resources={"NONE": 1})), "profile.groups[0]", ""),
         (a_profile(FPGA, FPGA, structs.replace(FPGA, required=("NO_TRAIT",))), "profile.groups[2]", ""),
-        (structs.replace(APART, policy="affinity"), "id", "it belongs to group 'web', which is anti-affinity"),
+        (
+            structs.replace(APART, policy="affinity"),
+            "id",
+            "it belongs to group 'web', which is anti-affinity",
+        ),
         (structs.replace(APART, project="bank"), "id", "duplicate id: it belongs to another group"),
         (
             structs.replace(APART, id=GroupId(UUID(int=6)), policy="soft-affinity", max_per_host=2),
