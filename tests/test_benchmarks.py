@@ -19,7 +19,6 @@ REAL = Effort(runs=1, scale=1.0, kinds_max=1, servers=True)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.asyncio
 async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order() -> None:
     # A check that finds a wrong answer, or books that contradict themselves, raises.
     results = await measure(tuple(SECTIONS), QUICK)
@@ -64,7 +63,6 @@ async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order()
     show(console, machine, results)
 
 
-@pytest.mark.asyncio
 async def test_real_guests_are_measured_and_removed() -> None:
     # A guest that is not active, and one that is left, raises.
     (result,) = await libvirt_section(REAL)
@@ -75,7 +73,6 @@ async def test_real_guests_are_measured_and_removed() -> None:
     assert line.startswith("real guests: 10 guests are active ")
 
 
-@pytest.mark.asyncio
 async def test_books_that_contradict_themselves_fail_a_benchmark() -> None:
     with pytest.raises(WrongBooksError, match="1 contradictions"):
         await _open_and_falsify()

@@ -15,7 +15,6 @@ why = "first measured"
 """
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("operation", [*OPERATIONS, START])
 async def test_an_operation_costs_what_it_did(operation: str) -> None:
     found = problems(operation, await costs_of(operation), baseline())

@@ -13,8 +13,6 @@ import pytest
 from tests.fork_server import start_module
 from tests.waiting import has_ended, until
 
-pytestmark = pytest.mark.asyncio
-
 PIPE = asyncio.subprocess.PIPE
 
 

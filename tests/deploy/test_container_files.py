@@ -175,7 +175,6 @@ def test_compose_has_every_worker_with_its_own_user_and_no_password() -> None:
 # Both
 
 
-@pytest.mark.asyncio
 async def test_every_command_in_a_container_exists() -> None:
     commands = {tuple(container_of(each)["args"]) for each in workloads().values()}
     commands |= {tuple(each["command"]) for each in compose()["services"].values() if "command" in each}

@@ -16,7 +16,6 @@ from tests.servers.free_places import free_port
 from tests.stories.moor.moor_process import moor, moor_json, moor_says, started
 
 pytestmark = [
-    pytest.mark.asyncio,
     pytest.mark.rabbitmq,
     pytest.mark.postgresql,
     pytest.mark.timeout(600),

@@ -25,7 +25,6 @@ from tests.stories.moor.moor_process import Process, moor_json, moor_says, start
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = [
-    pytest.mark.asyncio,
     pytest.mark.rabbitmq,
     pytest.mark.postgresql,
     pytest.mark.timeout(600),

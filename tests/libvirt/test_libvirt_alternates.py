@@ -21,8 +21,6 @@ from tests.libvirt.host_devices import host_at_work
 from tests.libvirt.libvirt_cloud import LibvirtCloud, files, libvirt_cloud, libvirt_settings
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 # Both hosts are shares of libvirt's one test machine, which lives in this process.
 URI = "test:///default"
 

@@ -4,8 +4,6 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from engine.flavors import ConfigDriveParts, text_of
 from tests.libvirt.libvirt_cloud import (
     TEXT,
@@ -17,8 +15,6 @@ from tests.libvirt.libvirt_cloud import (
 )
 from tests.servers.libvirtd import PrivateLibvirtd
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 
 def file_in(drive: Path, name: str) -> str:

@@ -70,7 +70,6 @@ def test_a_pool_of_what_libvirt_gives_is_refused_by_name(host: Host, resource: s
         assert f"pools has '-own' of {resource}" in driver.why_not_seen
 
 
-@pytest.mark.asyncio
 async def test_a_folder_has_one_compute_of_a_cell_at_once(tmp_path: Path) -> None:
     """That of the same cell waits until the first one has ended, and that of another cell works beside it."""
     broker = MemoryBroker().as_user()

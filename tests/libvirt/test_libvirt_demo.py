@@ -36,7 +36,6 @@ def left_in(place: Path) -> list[str]:
     return lines
 
 
-@pytest.mark.asyncio
 async def test_twenty_guests_run_through_a_kill_a_resize_and_a_libvirtd_that_goes_away(place: Path) -> None:
     ran = await moor("demo", "--libvirt", TMPDIR=str(place))
 
@@ -59,7 +58,6 @@ async def test_twenty_guests_run_through_a_kill_a_resize_and_a_libvirtd_that_goe
     assert left_in(place) == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("said", ["starting a libvirtd", "guests are active"])
 async def test_nothing_is_left_of_a_demo_that_was_stopped(

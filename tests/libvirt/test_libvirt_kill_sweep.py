@@ -30,7 +30,7 @@ from tests.libvirt.libvirt_cloud import (
 from tests.servers.libvirtd import PrivateLibvirtd
 from tests.waiting import PATIENCE_S, until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 # All disks that an instance may have.
 BOTH_DISKS = structs.replace(TINY, root_gb=1, ephemeral_gb=1, swap_mb=4)

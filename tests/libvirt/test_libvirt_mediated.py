@@ -24,7 +24,6 @@ GPU, MADE = "pci_0000_5e_00_0", "mdev_0f6c5b1e_3c0b_4a57_9a5e_7f5a5f0b7a01_0000_
 WITH_VGPU = structs.replace(TINY, extra_specs={"resources:VGPU": "1"})
 
 
-@pytest.mark.asyncio
 async def test_a_guest_whose_device_cannot_be_made_fails_in_libvirts_words_and_leaves_nothing(
     tmp_path: Path, libvirtd: PrivateLibvirtd, monkeypatch: pytest.MonkeyPatch
 ) -> None:

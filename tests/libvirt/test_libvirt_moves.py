@@ -23,8 +23,6 @@ from tests.libvirt.libvirt_cloud import (
 from tests.servers.libvirtd import PrivateLibvirtd
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 
 def moving(
     folder: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd], **more: Any

@@ -18,7 +18,6 @@ from tools.pages.commands import ROOT, commands_of
 PAGE = "docs/libvirt.md"
 
 
-@pytest.mark.asyncio
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
 @pytest.mark.timeout(300)

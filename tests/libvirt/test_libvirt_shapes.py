@@ -21,7 +21,6 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wiring, "USUAL_PACE", ComputePace(reshape_again_s=0.2))
 
 
-@pytest.mark.asyncio
 async def test_a_bound_guest_keeps_the_shape_and_the_hosts_record_says_so(
     tmp_path: Path, libvirtd: PrivateLibvirtd, caplog: pytest.LogCaptureFixture
 ) -> None:

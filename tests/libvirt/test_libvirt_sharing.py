@@ -55,7 +55,6 @@ def names_in(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
 
 
-@pytest.mark.asyncio
 async def test_two_hosts_share_a_pool_that_is_counted_once_and_has_the_disks(
     tmp_path: Path, storage: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
 ) -> None:
@@ -93,7 +92,6 @@ async def test_two_hosts_share_a_pool_that_is_counted_once_and_has_the_disks(
         assert pool.inventories["DISK_GB"].used == 0
 
 
-@pytest.mark.asyncio
 async def test_computes_of_two_cells_share_a_pool_that_an_operator_has_made(
     tmp_path: Path, storage: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
 ) -> None:

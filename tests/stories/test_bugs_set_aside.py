@@ -49,8 +49,6 @@ from tests.stories.scripted import host_id
 from tests.varied import varied
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 # What has so many processors meets the planted bug.
 CURSED = structs.replace(SMALL, vcpus=3)
 LONG = Wait(for_s=3600)

@@ -33,8 +33,6 @@ from tests.stories.cloud import Cloud, cloud, cloud_on
 from tests.stories.layouts import BOTH, layout, one_broker_with_users
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 SMALL = Flavor(name="small", vcpus=1, ram_mb=1024, root_gb=1)
 
 

@@ -14,8 +14,6 @@ from bus.workers.consuming import Subscription
 from bus.workers.worker import Worker
 from moor.clouds.cloud import BareMetalPlan, CloudPlan, cells_of_groups, cloud
 
-pytestmark = pytest.mark.asyncio
-
 CELL = "c1"
 
 

@@ -74,7 +74,6 @@ def test_every_example_is_in_the_list_and_is_run_here() -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.asyncio
 async def test_the_engine_alone_prints_what_its_page_says_and_loads_no_other_room() -> None:
     page = (EXAMPLES.parent / "engine.md").read_text()
 
@@ -102,7 +101,6 @@ def check_twenty(ran: Ran, instances: list[InstanceState]) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.asyncio
 async def test_the_programs_with_the_client_say_what_was_built_and_why_the_rest_was_not(
     home: Path,
 ) -> None:
@@ -162,7 +160,6 @@ async def shop_is_fed(setup: RealCloud) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
-@pytest.mark.asyncio
 async def test_twenty_boots_on_servers_with_aio_pika_alone_and_with_the_client() -> None:
     async with a_cloud() as setup:
         as_admin, as_shop = setup.under_test.url(ADMIN.user), setup.under_test.url(SHOP.user)
@@ -185,7 +182,6 @@ async def test_twenty_boots_on_servers_with_aio_pika_alone_and_with_the_client()
 @pytest.mark.timeout(240)
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("program", "files"), [("own_compute.py", ()), ("own_compute_pika.py", ("attempts.db",))]
 )
@@ -222,7 +218,6 @@ async def test_a_compute_of_the_bus_alone_has_the_rights_of_computes_and_obeys_e
 @pytest.mark.timeout(240)
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
-@pytest.mark.asyncio
 async def test_an_event_as_ironic_sends_it_changes_the_books() -> None:
     async with nodes_setup("rabbitmq", "postgresql") as setup, setup.daemon("d1"):
         broker = setup.cloud.brokers.api
@@ -314,7 +309,6 @@ async def listening(
         await hearing
 
 
-@pytest.mark.asyncio
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
 @pytest.mark.timeout(240)
@@ -345,7 +339,6 @@ async def test_an_application_boots_asks_deletes_and_hears_of_its_project() -> N
         assert {each.get("project") or each["instance"]["project"] for each in heard} == {"shop"}
 
 
-@pytest.mark.asyncio
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
 @pytest.mark.timeout(240)
@@ -379,7 +372,6 @@ NONSENSE: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.asyncio
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
 @pytest.mark.timeout(240)

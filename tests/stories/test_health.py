@@ -54,7 +54,6 @@ async def counted(client: httpx.AsyncClient, name: str, **labels: str) -> float:
     raise AssertionError(f"no {name} {labels} in:\n{page}")
 
 
-@pytest.mark.asyncio
 async def test_a_worker_is_ready_once_its_queues_are_declared_and_counts_what_it_handles(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

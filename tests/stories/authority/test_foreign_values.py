@@ -37,8 +37,6 @@ from tests.unit.examples import EXAMPLES
 from tests.waiting import until
 from tools.pages.identity_fields import as_of_now, leaves_of, without_options
 
-pytestmark = pytest.mark.asyncio
-
 OWN, THEIR_CELL = "c1", "c2"
 ATTACKERS = (user_of("conductor", OWN), user_of("compute", OWN), SHOP.user)
 # An attacker may know what the bank's instance is called, and by which attempts it is claimed now and next.

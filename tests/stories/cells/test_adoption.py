@@ -18,8 +18,6 @@ from moor.client.bus_client import answer_of, providers_of
 from tests.stories.moves.books_stage import BooksStage, books_stage
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 HOST = root_of("c1-host-00001")
 CREATED = datetime(2024, 5, 6, tzinfo=UTC)
 # No scheduler here knows the second key.

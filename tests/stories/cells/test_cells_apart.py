@@ -24,8 +24,6 @@ from tests.stories.scripted import FAIL_FIRST, ScriptedComputes, host_id
 from tests.varied import varied
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 # Few orders may be under way to one cell, and the sweep comes soon.
 SOON = varied(SETTINGS, SWEEP_S=0.05, drain_ms_max=100)
 NARROW = structs.replace(QUICK, under_way_max=3)

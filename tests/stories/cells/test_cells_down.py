@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-import pytest
 from msgspec import structs
 
 from bus.messages.build import AskInstances, BuildInstance, DeleteInstance, InstancesFound
@@ -25,8 +24,6 @@ from tests.stories.layouts import BACKENDS_APART
 from tests.stories.scripted import ScriptedComputes
 from tests.varied import varied
 from tests.waiting import MovedClock, until
-
-pytestmark = pytest.mark.asyncio
 
 PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1, beat_s=0.2)
 # No host falls silent, however far a test moves the schedulers' clock.

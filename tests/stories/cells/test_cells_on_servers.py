@@ -27,7 +27,6 @@ def of_cells(urls: Mapping[str, str]) -> str:
     return ",".join(f"{cell}={urls[cell]}" for cell in CELLS)
 
 
-@pytest.mark.asyncio
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
 # A dozen processes start here one after the other, on a machine that may be busy.

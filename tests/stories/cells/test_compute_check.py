@@ -22,7 +22,7 @@ from tests.contracts.sql_stores import migrated_database
 from tests.running import closing
 from tests.waiting import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(240)]
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 PIKA = (EXAMPLES / "own_compute_pika.py").read_text()

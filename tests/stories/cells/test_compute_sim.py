@@ -68,8 +68,6 @@ from tests.stories.cells.held_driver import HeldDriver
 from tests.stories.cloud import COMPUTING, SETTLED, Cloud, M, cloud
 from tests.waiting import Clock, until
 
-pytestmark = pytest.mark.asyncio
-
 BUSES = pytest.mark.parametrize("bus", ["memory", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
 
 

@@ -125,7 +125,6 @@ async def test_a_compute_reports_its_host_in_full_after_another_reporter_did() -
         assert after.inventories == told.inventories
 
 
-@pytest.mark.asyncio
 async def test_hosts_run_as_a_process_of_their_own_and_stop_when_told(tmp_path: Path) -> None:
     script = tmp_path / "faults.toml"
     script.write_text("spawn_ms = 1.0\n")

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 
-import pytest
-
 from bus.message import Message
 from bus.messages.cell import (
     PlaceInCell,
@@ -21,8 +19,6 @@ from tests.stories.cloud import a_host
 from tests.stories.layouts import ONE_BROKER
 from tests.stories.scripted import BUILD, FAIL, SILENT, host_id
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 
 @ONE_BROKER

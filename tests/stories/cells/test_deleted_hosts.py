@@ -34,8 +34,6 @@ from tests.stories.layouts import STAGES
 from tests.stories.scripted import host_id
 from tests.waiting import Clock, until
 
-pytestmark = pytest.mark.asyncio
-
 # Longer than a host may be silent, and too short for a scheduler to read all rows of hosts again.
 LONG_S = 31
 SOON = structs.replace(SETTINGS, host_down_s=30.0)

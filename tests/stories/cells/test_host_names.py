@@ -19,8 +19,6 @@ from tests.stories.layouts import STAGES
 from tests.stories.scripted import host_id
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 # A new id, and the name of a host of c2: letter case does not matter.
 FALSE = HostFacts(id=host_id("false"), name="H1")
 

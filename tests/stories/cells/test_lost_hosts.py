@@ -32,8 +32,6 @@ from tests.stories.layouts import ONE_BROKER, STAGES
 from tests.stories.scripted import BUILD, SILENT, host_id
 from tests.waiting import Clock, until
 
-pytestmark = pytest.mark.asyncio
-
 
 async def move(clock_s: Clock[float], watching: Periodic, seconds: int, step: int = 10) -> None:
     """Silence is measured by this clock: it moves in steps that the conductor sees one by one."""

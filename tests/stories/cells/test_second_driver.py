@@ -6,8 +6,6 @@ Its instances are domains that a hypervisor starts and removes in its own time, 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import pytest
-
 from bus.messages.cell import (
     DestroyInstance,
     ReceiveInstance,
@@ -23,8 +21,6 @@ from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
 from engine.inventories import ProviderId, ReportedInventory
 from tests.contracts.driver_contract import breaches
 from tests.stories.cells.test_compute_sim import spawn
-
-pytestmark = pytest.mark.asyncio
 
 NAME = "real-1"
 LOOK_MS = 10.0

@@ -50,8 +50,6 @@ from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import ALL_IN_MEMORY, IN_MEMORY_APART, STAGES
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 IN_MEMORY = pytest.mark.parametrize(("bus", "books"), [ALL_IN_MEMORY, IN_MEMORY_APART])
 
 METAL = Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"})

@@ -26,8 +26,6 @@ from tests.stories.metal.test_deploys import (
 )
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 SLOW = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=0.8))
 BY_RACK = CellMap(groups={"rack1": "c1", "rack2": "c2"})
 

@@ -1,7 +1,5 @@
 """A request for "gold, else silver, else a VM" with a simulated Ironic, a real conductor, and a hypervisor in the same cell."""
 
-import pytest
-
 from bus.workers.station import Station
 from laboratory.ironic import IronicScript, available_nodes
 from laboratory.ironic.script import WorkFails
@@ -14,7 +12,6 @@ from tests.waiting import until
 
 
 @STAGES
-@pytest.mark.asyncio
 async def test_when_no_node_can_be_deployed_the_cell_goes_on_with_the_next_flavors(
     bus: str, books: str
 ) -> None:

@@ -25,8 +25,6 @@ from tests.stories.metal.test_deploys import QUICK, DeploySetup, deploy_setup
 from tests.unit.ironic.captured import SCENARIOS, bodies_of, notification_in
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 HTML = b"<html><body>It works!</body></html>"
 FAULT = json.dumps({"error_message": json.dumps({"faultstring": "Node could not be found."})}).encode()
 OLD = {"X-OpenStack-Ironic-API-Maximum-Version": "1.50", "X-OpenStack-Ironic-API-Minimum-Version": "1.1"}

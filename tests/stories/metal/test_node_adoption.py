@@ -21,7 +21,7 @@ from tests.stories.metal.test_deploys import IN_MEMORY, METAL, DeploySetup, depl
 from tests.stories.metal.test_restored_ironic import SWEEPS, until_swept
 from tests.waiting import until
 
-pytestmark = [pytest.mark.asyncio, IN_MEMORY]
+pytestmark = [IN_MEMORY]
 
 CREATED = datetime(2024, 5, 6, tzinfo=UTC)
 

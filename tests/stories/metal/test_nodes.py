@@ -46,8 +46,6 @@ from tests.unit.ironic.captured import bodies_of, body_of, data_of, notification
 from tests.unit.ironic.deploys import OURS, an_order
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 USUAL_INBOX = Inbox(creates_exchange=True)
 CELLS_OF_NODES = CellMap(default="c1")
 QUICK = DaemonRules(

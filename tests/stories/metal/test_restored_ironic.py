@@ -19,7 +19,7 @@ from laboratory.ironic.node import second
 from tests.stories.metal.test_deploys import IN_MEMORY, QUICK, DeploySetup, deploy_setup, offered
 from tests.waiting import until
 
-pytestmark = [pytest.mark.asyncio, IN_MEMORY]
+pytestmark = [IN_MEMORY]
 
 # All nodes are compared again and again.
 SWEEPS = structs.replace(QUICK, sweep_s=0.2)

@@ -386,7 +386,6 @@ def count_of(daemons: Sequence[Daemon]) -> int:
 
 
 @pytest.mark.postgresql
-@pytest.mark.asyncio
 async def test_on_postgresql_the_nodes_of_a_dead_daemon_have_new_owners() -> None:
     # Only the dead daemon loses its lease, however long the others stand still.
     quick = DaemonRules(lease_s=100.0, look_s=0.05, page=50)

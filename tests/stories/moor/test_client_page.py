@@ -5,8 +5,6 @@ import re
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from bus.messages.build import InstanceState
 from moor.client import Client, Flavor
 from tests.stories.moor.moor_process import up
@@ -35,7 +33,6 @@ def test_every_program_begins_with_its_name() -> None:
     assert PAGE.read_text().count("```python") == len(programs_of(PAGE))
 
 
-@pytest.mark.asyncio
 async def test_the_programs_do_what_the_page_says(home: Path) -> None:
     async with up(home, "--cells", "harbour", "--hosts", "4") as cloud:
         url = cloud.url

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, Request, async_playwright
 
@@ -18,8 +17,6 @@ from bus.topology import DEAD
 from tests.contracts.stage import send
 from tests.servers.installed import Software, program_of
 from tests.stories.moor.test_moor_dashboard import HOST, a_cloud, printed_address
-
-pytestmark = pytest.mark.asyncio
 
 LONG_NAME = "a-name-without-any-space-" * 10
 PAGES = (

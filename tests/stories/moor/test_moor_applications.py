@@ -124,7 +124,6 @@ async def may_hear(url: str, exchange: str, key: str) -> bool:
         return True
 
 
-@pytest.mark.asyncio
 @pytest.mark.rabbitmq
 @pytest.mark.timeout(300)
 async def test_an_application_has_the_rights_of_its_own_projects_until_it_is_removed(tmp_path: Path) -> None:
@@ -279,7 +278,6 @@ async def prepared(setup: Cloud, operator: OperatorAccess, names: list[str]) -> 
     return mine
 
 
-@pytest.mark.asyncio
 @pytest.mark.rabbitmq
 @pytest.mark.timeout(400)
 async def test_each_command_of_an_application_works_or_says_what_to_do_and_tells_nothing_of_other_hosts(

@@ -17,7 +17,6 @@ from uuid import UUID
 
 import httpx
 import pytest
-import pytest_asyncio
 from msgspec import structs
 
 from engine.flavors import InstanceId
@@ -32,8 +31,6 @@ from moor.bare_metal.adopt_command import Adoption, rows_in_file
 from tests.contracts.sql_stores import empty_database
 from tests.stories.moor.moor_process import Said, Up, a_terminal, moor_json, moor_says, started_at, up
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 VERSION = {"X-OpenStack-Ironic-API-Version": "1.82"}
 UNDEPLOY = ("node", "undeploy", "--settle", "0")
@@ -348,7 +345,7 @@ class Served:
         await moor_says(0, said, "node", "ring", *words, "--ironic-db", self.url)
 
 
-@pytest_asyncio.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
     async with empty_database(request.param) as url:
         await upgrade(url, "ironic_sync")

@@ -33,10 +33,8 @@ from tests.running import closing
 from tests.stories.moor.moor_process import Result, moor, moor_json, moor_says, started
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
 
-
-@pytest_asyncio.fixture(params=["unix", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
+@pytest.fixture(params=["unix", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[UnixUnderTest | RabbitMQUnderTest]:
     kind = UnixUnderTest if request.param == "unix" else RabbitMQUnderTest
     async with closing(await kind.start()) as (under_test,):
@@ -195,7 +193,7 @@ async def bus(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
         await process.ended()
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def silent() -> AsyncIterator[str]:
     """A bus on which everything is declared and no worker runs."""
     async with closing(await UnixUnderTest.start()) as (under_test,):

@@ -103,7 +103,6 @@ async def confirmed(client: httpx.AsyncClient, path: str, **fields: str) -> http
     return await client.post(path.partition("?")[0], data=form, headers={"origin": origin})
 
 
-@pytest.mark.asyncio
 async def test_the_pages_show_the_cloud_escape_what_strangers_chose_and_refuse_hostile_questions(
     home: Path,
 ) -> None:
@@ -150,7 +149,6 @@ async def test_the_pages_show_the_cloud_escape_what_strangers_chose_and_refuse_h
         assert not re.findall(r" style=\"| on[a-z]+=\"|<style|<script>", page.text)
 
 
-@pytest.mark.asyncio
 async def test_dead_letters_are_escaped_hide_secrets_and_are_replayed(home: Path) -> None:
     async with a_cloud(home) as (cloud, client):
         await shows(client, "/dead", "No dead letters")
@@ -194,7 +192,6 @@ async def test_dead_letters_are_escaped_hide_secrets_and_are_replayed(home: Path
         await shows(client, path.replace("&amp;", "&"), "There is no dead letter", status=400)
 
 
-@pytest.mark.asyncio
 async def test_the_pages_show_nodes_why_they_are_not_offered_and_who_owns_them(home: Path) -> None:
     async with a_cloud(home, "--nodes", "3", "--daemons", "2") as (cloud, client):
         nodes = await cloud.json("node", "list")
@@ -302,7 +299,6 @@ async def opens_one_browser(url: str, address: str) -> None:
         assert (await second.get(DOWN)).status_code == 403
 
 
-@pytest.mark.asyncio
 @pytest.mark.timeout(240)
 async def test_at_the_dashboard_nobody_acts_for_another(home: Path) -> None:
     async with a_stage(home) as stage:

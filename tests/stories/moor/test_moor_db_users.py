@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
-import pytest_asyncio
 from sqlalchemy.engine import make_url
 
 from moor.clouds.db_command import ROLES, DatabaseUse
@@ -17,7 +16,7 @@ from tests.servers.guarded_postgres import guarded_postgres
 from tests.servers.postgres import PrivatePostgres
 from tests.stories.moor.moor_process import Result, moor, moor_json, moor_says, started
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(180)]
 
 CELLS = "harbour,island"
 PACKAGES = ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")
@@ -89,7 +88,7 @@ async def new_database(server: PrivatePostgres, owner: str = "postgres") -> Asyn
         await administrator.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def deployment(server: PrivatePostgres, tmp_path: Path) -> AsyncIterator[Deployment]:
     async with new_database(server) as url:
         yield Deployment(url, tmp_path)

@@ -7,9 +7,6 @@ import pytest
 from tests.stories.moor.moor_process import Result, moor
 from tests.stories.real_servers import real_servers
 
-pytestmark = pytest.mark.asyncio
-
-
 ON_HOSTS = (
     "301 of 301",
     "giant found no host among 40:",

@@ -35,7 +35,6 @@ def bytes_of(addresses: NovaAddresses) -> list[bytes]:
     return [Path(each.removeprefix("sqlite:///")).read_bytes() for each in files if each]
 
 
-@pytest.mark.asyncio
 async def test_one_host_and_its_instances_are_handed_over_and_given_back(home: Path) -> None:
     addresses = sqlite_databases(home / "nova", ("harbour",))
     with NovaRows(addresses) as nova:
@@ -92,7 +91,6 @@ async def test_one_host_and_its_instances_are_handed_over_and_given_back(home: P
     assert bytes_of(addresses) == before
 
 
-@pytest.mark.asyncio
 async def test_what_belongs_to_no_host_comes_over_whole_and_is_compared(home: Path) -> None:
     addresses = sqlite_databases(home / "nova", ("harbour",))
     hosts = [f"harbour-host-{number + 1:05d}" for number in range(1001)]
@@ -141,7 +139,6 @@ async def test_what_belongs_to_no_host_comes_over_whole_and_is_compared(home: Pa
         ]
 
 
-@pytest.mark.asyncio
 @pytest.mark.timeout(300)
 async def test_interrupted_ten_times_it_ends_the_same_while_both_clouds_build(home: Path) -> None:
     switched = await switch(home, 12, 120)
@@ -249,7 +246,6 @@ ROWS: tuple[tuple[Attack, str], ...] = (
 )
 
 
-@pytest.mark.asyncio
 @pytest.mark.timeout(300)
 async def test_a_value_that_cannot_be_and_rows_that_contradict_keep_back_their_host_alone(home: Path) -> None:
     addresses = an_estate(home)
@@ -278,7 +274,6 @@ async def test_a_value_that_cannot_be_and_rows_that_contradict_keep_back_their_h
         await cloud.says(0, "", "audit", "--settle", "0")
 
 
-@pytest.mark.asyncio
 @pytest.mark.timeout(300)
 async def test_hosts_and_instances_of_several_cells_are_in_one_only(home: Path) -> None:
     addresses = an_estate(home, ("harbour", "island"))
@@ -308,7 +303,6 @@ async def test_hosts_and_instances_of_several_cells_are_in_one_only(home: Path) 
     assert {each["copied"] for where, each in told.items() if "/" in where} == {0}
 
 
-@pytest.mark.asyncio
 @pytest.mark.timeout(300)
 async def test_what_was_built_here_stays_and_what_differs_is_named(home: Path) -> None:
     """Shared things keep their ids, and bare metal is left alone."""

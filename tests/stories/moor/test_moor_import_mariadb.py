@@ -11,7 +11,6 @@ from tests.nova.schema import sqlite_databases
 from tests.stories.moor.moor_process import up
 
 pytestmark = [
-    pytest.mark.asyncio,
     # Nova and Placement are installed first; that takes minutes.
     pytest.mark.timeout(900),
 ]

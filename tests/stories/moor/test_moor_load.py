@@ -9,8 +9,6 @@ import pytest
 from tests.stories.moor.moor_process import moor
 from tests.stories.real_servers import real_servers
 
-pytestmark = pytest.mark.asyncio
-
 SMALL = ("load", "--boots", "200", "--hosts", "20", "--cells", "2")
 
 

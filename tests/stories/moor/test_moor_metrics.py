@@ -9,7 +9,6 @@ from threading import Thread
 from typing import Any
 
 import httpx
-import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -96,7 +95,6 @@ async def until_on_page(client: httpx.AsyncClient, samples: str) -> None:
         await until(is_there, least)
 
 
-@pytest.mark.asyncio
 async def test_what_happens_to_instances_and_hosts_is_counted(home: Path) -> None:
     faults = home / "faults.toml"
     faults.write_text(FAULTS)
@@ -182,7 +180,6 @@ def root_of(spans: Sequence[Any]) -> Any:
     return root
 
 
-@pytest.mark.asyncio
 async def test_one_trace_leads_from_the_request_to_the_active_instance(home: Path) -> None:
     receiver = Receiver()
     traced = {"MOOR_TRACES_URL": receiver.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}

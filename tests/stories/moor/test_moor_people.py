@@ -8,8 +8,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bus import message
 from bus.addresses import broker_at
 from bus.message import Parcel
@@ -18,8 +16,6 @@ from laboratory.computes.hosts import HostSize
 from tests.contracts.stage import send
 from tests.stories.moor.moor_process import started, up
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 FIRST, SECOND = (f"harbour-host-0000{number}" for number in (1, 2))
 

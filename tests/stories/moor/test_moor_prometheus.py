@@ -73,7 +73,6 @@ def test_the_alerts_pass_their_unit_tests_and_each_has_one() -> None:
     assert sorted(tested) == sorted(_alerts())
 
 
-@pytest.mark.asyncio
 @pytest.mark.timeout(240)
 async def test_each_query_of_the_dashboard_finds_something_and_alerts_fire_when_there_is_trouble(
     home: Path,

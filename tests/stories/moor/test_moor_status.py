@@ -19,8 +19,6 @@ from moor.overview.top_command import Details, Top
 from tests.stories.moor.moor_process import moor, moor_says, started, up
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_a_healthy_cloud_says_what_it_has(home: Path) -> None:
     async with up(home, "--cells", "harbour,island", "--hosts", "2") as cloud:

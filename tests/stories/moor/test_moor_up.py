@@ -25,7 +25,6 @@ from tests.stories.moor.moor_process import (
 from tests.stories.moor.test_moor_metrics import FAULTS
 
 
-@pytest.mark.asyncio
 async def test_a_host_that_is_heard_is_set_dead_only_after_a_confirmation(home: Path) -> None:
     host = "harbour-host-00001"
     async with up(home, "--cells", "harbour", "--hosts", "1") as cloud:
@@ -53,7 +52,6 @@ async def test_a_host_that_is_heard_is_set_dead_only_after_a_confirmation(home: 
         assert (yes["setting"]["mode"], yes["setting"]["reason"]) == ("dead", "it burnt")
 
 
-@pytest.mark.asyncio
 async def test_who_may_use_its_services_is_said_by_the_settings_file(home: Path) -> None:
     users, file = home / "users", home / "moorage.toml"
     users.write_text(f"anna:{bcrypt.hashpw(b'secret', bcrypt.gensalt(4)).decode()}\n")
@@ -74,7 +72,6 @@ async def test_who_may_use_its_services_is_said_by_the_settings_file(home: Path)
         ] == [200, 400]
 
 
-@pytest.mark.asyncio
 async def test_a_cloud_that_cannot_start_leaves_no_address_of_an_ironic_that_does_not_run(home: Path) -> None:
     async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as taken:
         port = taken.sockets[0].getsockname()[1]
@@ -85,13 +82,11 @@ async def test_a_cloud_that_cannot_start_leaves_no_address_of_an_ironic_that_doe
     assert not left & {"ironic.url", "bus.sock"}
 
 
-@pytest.mark.asyncio
 async def test_without_a_cloud_the_commands_say_so(home: Path) -> None:
     told = (f"no process serves a bus at {home}/moorage/bus.sock", "moor up")
     await moor_says(1, told, "list", XDG_STATE_HOME=str(home))
 
 
-@pytest.mark.asyncio
 async def test_a_disk_that_is_full_when_it_stops_is_told_in_a_line_and_nothing_confirmed_is_lost(
     home: Path,
 ) -> None:
@@ -115,7 +110,6 @@ async def test_a_disk_that_is_full_when_it_stops_is_told_in_a_line_and_nothing_c
 SIZE = "vcpus=8,ram_mb=16384,numa_nodes=2,pcpus=8,pages=2048:8192,device=pci:10de:20b0"
 
 
-@pytest.mark.asyncio
 async def test_guests_get_cells_pages_and_devices(home: Path) -> None:
     async with up(home, "--cells", "harbour", "--hosts", "1", "--host-size", SIZE) as cloud:
         pinned = "--extra-spec", "hw:cpu_policy=dedicated"
@@ -159,7 +153,6 @@ async def after_hangup(process: Process, what: str) -> list[str]:
     return list(process.told)
 
 
-@pytest.mark.asyncio
 @pytest.mark.timeout(240)
 async def test_moor_up_takes_a_new_limit_without_a_restart_and_refuses_a_wrong_file(home: Path) -> None:
     file = home / "moorage.toml"
@@ -185,7 +178,6 @@ async def test_moor_up_takes_a_new_limit_without_a_restart_and_refuses_a_wrong_f
         assert codes == [0, 1]
 
 
-@pytest.mark.asyncio
 async def test_a_boot_that_fails_is_followed_by_its_id_as_json(home: Path) -> None:
     faults = home / "faults.toml"
     faults.write_text(FAULTS)

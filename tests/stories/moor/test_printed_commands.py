@@ -258,7 +258,6 @@ async def a_reader(home: Path) -> AsyncIterator[Reader]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.asyncio
 @pytest.mark.parametrize("page", ONE_MACHINE)
 async def test_the_commands_for_one_machine(page: str, home: Path) -> None:
     commands = [each for each in commands_of(page) if not (runs_elsewhere(each) or is_for_servers(each))]
@@ -293,7 +292,6 @@ async def a_broker() -> AsyncIterator[str]:
         await under_test.close()
 
 
-@pytest.mark.asyncio
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
 @pytest.mark.parametrize("has_own", [False, True], ids=["one broker", "a broker for island"])
@@ -357,7 +355,6 @@ HOST = "harbour-host-00001"
 LEAVES = {"moor nova import --verify": 1}
 
 
-@pytest.mark.asyncio
 @pytest.mark.timeout(300)
 async def test_a_switch_step_by_step_and_its_way_back(home: Path) -> None:
     commands = [command.text for command in commands_of(OF_NOVA)]
@@ -434,7 +431,6 @@ async def run_load(command: Printed, here: Path, bus: str = "", database: str = 
     assert all((here / name).stat().st_size for name in written)
 
 
-@pytest.mark.asyncio
 @pytest.mark.timeout(300)
 async def test_every_command_of_the_page_is_a_load() -> None:
     assert len(EMBEDDED) >= 5
@@ -442,14 +438,12 @@ async def test_every_command_of_the_page_is_a_load() -> None:
     assert {each.text.split(" --")[0] for each in LOADS} == {"moor load"}
 
 
-@pytest.mark.asyncio
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("command", EMBEDDED, ids=lambda each: f"line {each.line}")
 async def test_the_loads_in_one_process(command: Printed, tmp_path: Path) -> None:
     await run_load(command, tmp_path)
 
 
-@pytest.mark.asyncio
 @pytest.mark.timeout(300)
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql

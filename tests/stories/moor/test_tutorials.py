@@ -23,7 +23,7 @@ from tests.stories.real_servers import real_servers
 from tests.waiting import until
 from tools.pages.commands import ROOT, Printed, commands_of
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 FOLDER = "docs/tutorials"
 # What is printed on these pages, among other things.

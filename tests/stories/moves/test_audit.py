@@ -17,8 +17,6 @@ from tests.stories.moves.books_stage import books_stage
 from tests.stories.moves.damage import ADDED, DAMAGES, HARMLESS, IN_DOUBT, damage
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 STAGES = ("embedded", pytest.param("real", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]))
 
 

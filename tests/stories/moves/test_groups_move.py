@@ -5,8 +5,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-import pytest
-
 from bus.messages.build import InstanceState
 from bus.messages.planning import AskDrain, DrainFound
 from bus.messages.stored_names import CreateGroup
@@ -20,8 +18,6 @@ from tests.stories.cloud import a_build, instance_of
 from tests.stories.layouts import EMBEDDED, STAGES
 from tests.stories.moves.test_moves import SMALL, Movers, down, movers, script
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 GROUP = GroupId(UUID(int=77))
 # The memory that a host gives to instances.

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-import pytest
 from msgspec import structs
 
 from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound, InstanceState, MoveEnd, MoveKind
@@ -26,8 +25,6 @@ from tests.stories.cells.held_driver import HeldDriver
 from tests.stories.cloud import CELL_PACE, QUICK, Cloud, cloud
 from tests.stories.layouts import BOTH, STAGES
 from tests.waiting import Clock, until
-
-pytestmark = pytest.mark.asyncio
 
 SMALL = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1)
 LARGE = Flavor(name="large", vcpus=4, ram_mb=256, root_gb=2)

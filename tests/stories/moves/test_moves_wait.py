@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-import pytest
 from msgspec import structs
 
 from bus.messages.build import DeleteInstance, InstanceState
@@ -18,8 +17,6 @@ from tests.stories.layouts import EMBEDDED, STAGES
 from tests.stories.moves.test_groups_move import GROUP
 from tests.stories.moves.test_moves import NARROW, Movers, down, movers
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 OTHER = RequestId(UUID(int=2000))
 WHOLE = Flavor(name="whole", vcpus=1, ram_mb=HostSize().ram_mb * 6 // 10, root_gb=1)

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-import pytest
-
 from bus.messages.build import DeleteInstance, MoveKind
 from bus.messages.cell import DestroyInstance
 from bus.messages.hosts import SetHost
@@ -29,8 +27,6 @@ from tests.stories.moves.test_moves import (
     until_empty,
 )
 from tests.waiting import Clock, until
-
-pytestmark = pytest.mark.asyncio
 
 SECOND, THIRD = RequestId(UUID(int=1001)), RequestId(UUID(int=1002))
 

@@ -2,7 +2,6 @@
 
 from uuid import UUID
 
-import pytest
 from msgspec import structs
 
 from bus.message import Message
@@ -18,8 +17,6 @@ from tests.stories.metal.test_deploys import (
 )
 from tests.stories.moves.test_moves import SILENT, Movers, down, hosts_of_held_time, movers
 from tests.waiting import Clock, until
-
-pytestmark = pytest.mark.asyncio
 
 NEW = Image(source="http://images/fedora", checksum="1b2c")
 

@@ -10,8 +10,6 @@ from tests.stories.moves.books_stage import BooksStage, a_site, stage_on
 from tests.stories.moves.test_audit import STAGES
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 FLAT = "vcpus=60,ram_mb=60000,ram_mb_reserved=0,vcpu_ratio=1,device=pci:8086:10fb,device=pci:8086:10fb"
 NESTED = f"{FLAT},numa_nodes=2"
 

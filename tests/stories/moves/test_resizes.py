@@ -40,8 +40,6 @@ from tests.stories.moves.books_stage import BooksStage, books_stage
 from tests.stories.moves.test_audit import STAGES
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 SMALL = Flavor(name="small", vcpus=2, ram_mb=1024, root_gb=3)
 # All sizes from one provider that has GPUs; the rest from the host's others.
 ON_GPU = Flavor(

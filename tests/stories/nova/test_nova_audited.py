@@ -28,8 +28,6 @@ from tests.stories.moor.moor_process import Result, moor
 from tests.stories.moves.books_stage import BooksStage, a_site, stage_on
 from tests.stories.scripted import host_id
 
-pytestmark = pytest.mark.asyncio
-
 STAGES = ("embedded", pytest.param("real", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]))
 HOST = host_id("nova-compute-1")
 RUNNING, SOFT, NEVER, MOVING, STALE = (ConsumerId(UUID(int=0xA0 + number)) for number in range(5))

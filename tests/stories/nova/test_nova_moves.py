@@ -18,7 +18,7 @@ from tests.stories.nova.nova_world import (
 from tests.unit.nova.recorded import an_object
 from tests.waiting import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
+pytestmark = pytest.mark.rabbitmq
 
 
 async def booted(world: NovaWorld, *, by_us: bool = True) -> tuple[UUID, str]:

@@ -23,7 +23,7 @@ from tests.stories.nova.nova_world import (
 )
 from tests.waiting import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
+pytestmark = pytest.mark.rabbitmq
 
 LONG_S = 1800
 

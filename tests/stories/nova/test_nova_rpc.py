@@ -9,7 +9,7 @@ from tests.stories.nova.conductor import TOKEN, asked_for, failure_of
 from tests.stories.nova.nova_world import an_instance, nova_world, scheduled
 from tests.unit.nova.recorded import enveloped
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
+pytestmark = pytest.mark.rabbitmq
 
 
 async def test_messages_that_no_nova_sends_are_dropped_and_logged_without_their_secrets_and_the_worker_lives(

@@ -9,7 +9,7 @@ from tests.stories.nova.nova_world import SECOND, a_node, a_nova, an_instance, s
 from tests.stories.scripted import host_id
 from tests.unit.nova.recorded import DEVICE, DEVICES, device_groups, devices_of, pci
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
+pytestmark = pytest.mark.rabbitmq
 
 
 async def test_a_boot_is_answered_with_a_claimed_host_and_alternates_of_its_cell() -> None:

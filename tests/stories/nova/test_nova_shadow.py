@@ -23,7 +23,7 @@ from tests.stories.nova.conductor import TOKEN, asked_for
 from tests.stories.nova.nova_world import AMOUNTS, ONCE, NovaWorld, an_instance, nova_world
 from tests.waiting import until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
+pytestmark = pytest.mark.rabbitmq
 
 
 class Shadow:

@@ -18,8 +18,6 @@ from tests.contracts.sql_stores import empty_database
 from tests.stories.moor.moor_process import Process, started, up
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 NEWEST = {"openstack-api-version": "placement 1.39"}
 
 

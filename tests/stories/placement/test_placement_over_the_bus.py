@@ -77,8 +77,6 @@ from tests.stories.cloud import PLACING, Cloud, a_host, cloud
 from tests.stories.scripted import host_id
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 STAGES = pytest.mark.parametrize(
     ("bus", "books"),
     [

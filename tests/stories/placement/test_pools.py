@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-import pytest
 from msgspec import structs
 
 from bus.message import Message
@@ -20,8 +19,6 @@ from tests.contracts.stores import open_conductor_store
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 PRETENDING = ComputeSettings(
     cell="c1",

@@ -2,8 +2,6 @@
 
 from uuid import UUID
 
-import pytest
-
 from bus.messages.build import BuildRejected
 from bus.messages.hosts import (
     AggregateDeleted,
@@ -22,8 +20,6 @@ from engine.inventories import AggregateId
 from tests.stories.cloud import Cloud, a_host, cloud, funnel_of
 from tests.stories.layouts import IN_MEMORY, STAGES
 from tests.stories.scripted import host_id
-
-pytestmark = pytest.mark.asyncio
 
 NORTH, SOUTH = AggregateId(UUID(int=1)), AggregateId(UUID(int=2))
 

@@ -22,8 +22,6 @@ from tests.stories.layouts import SQL_STAGES
 from tests.stories.scripted import Interfering
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 # The id of no provider: a claim on it is never granted.
 NOWHERE = ProviderId(UUID(int=0))
 

@@ -26,8 +26,6 @@ from tests.stories.cloud import QUICK, Cloud, a_build, cloud, funnel_of, instanc
 from tests.stories.layouts import BOTH, STAGES
 from tests.stories.scripted import DiesAfterItsClaim, host_id
 
-pytestmark = pytest.mark.asyncio
-
 ON_GOLD = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1"})
 ON_SILVER = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1"})
 VM = Flavor(name="vm", vcpus=2, ram_mb=1024, root_gb=1)

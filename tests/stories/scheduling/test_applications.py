@@ -57,8 +57,6 @@ from tests.stories.cloud import (
 from tests.stories.layouts import IN_MEMORY, STAGES, one_broker_with_users
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 WHOLE_LIFE = ["build.accepted", "instance.placed", "instance.active", "instance.deleted"]
 
 

@@ -2,7 +2,6 @@
 
 from uuid import UUID
 
-import pytest
 from msgspec import structs
 
 from bus.messages.build import (
@@ -20,7 +19,7 @@ from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import BOTH
 from tests.waiting import MovedClock
 
-pytestmark = [pytest.mark.asyncio, BOTH]
+pytestmark = [BOTH]
 
 
 async def booted(setup: Cloud, number: int, project: str = "shop", **fields: object) -> BuildInstance:

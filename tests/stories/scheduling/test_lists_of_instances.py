@@ -1,13 +1,10 @@
 """Lists of instances over the bus: orders, conditions, counts, and the page behind an instance that is gone."""
 
-import pytest
 from msgspec import structs
 
 from bus.messages.build import AskInstances, BuildRejected, InstancesFound
 from tests.stories.cloud import SMALL, Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import BOTH
-
-pytestmark = pytest.mark.asyncio
 
 LARGE = structs.replace(SMALL, name="large", vcpus=2)
 

@@ -14,8 +14,6 @@ from tests.stories.scheduling.test_all_or_nothing import all_of
 from tests.stories.scripted import Interfering
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 SHOP = "shop"
 
 

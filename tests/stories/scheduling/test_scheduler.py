@@ -17,8 +17,6 @@ from tests.stories.layouts import STAGES
 from tests.stories.scripted import DiesAfterItsClaim, Interfering, host_id
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 
 @STAGES
 async def test_a_request_that_no_host_can_take_ends_in_error_with_the_funnel(bus: str, books: str) -> None:

@@ -34,8 +34,6 @@ from tests.stories.layouts import ONE_BROKER
 from tests.stories.scripted import host_id
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 LONG_AGO, FAR_AHEAD = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 
 

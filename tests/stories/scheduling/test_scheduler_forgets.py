@@ -3,7 +3,6 @@
 import itertools
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from msgspec import structs
 
 from bus.codec import encode
@@ -18,8 +17,6 @@ from tests.stories.cloud import QUICK, QUICK_PACE, a_build, cloud, funnel_of, in
 from tests.stories.layouts import ONE_BROKER
 from tests.stories.scripted import host_id
 from tests.waiting import MovedClock, until
-
-pytestmark = pytest.mark.asyncio
 
 DAY = timedelta(days=1)
 FORGETS = structs.replace(QUICK_PACE, prune_every_s=0.02)

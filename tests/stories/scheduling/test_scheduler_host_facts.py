@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 from msgspec import structs
 
 from bus.messages.build import BuildRejected
@@ -15,8 +14,6 @@ from moor.client.bus_client import hosts_of
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, failing, funnel_of, instance_of
 from tests.stories.layouts import STAGES
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 COOL_FIRST = structs.replace(QUICK, metrics_weights=("temperature=-1.0",), metrics_weight_multiplier=100.0)
 

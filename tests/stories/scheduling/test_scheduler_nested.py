@@ -7,8 +7,6 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 
-import pytest
-
 from bus.messages.build import BuildInstance
 from engine.flavors import Flavor
 from engine.inventories import ProviderId, ProviderState
@@ -18,8 +16,6 @@ from tests.simulation.demands import Demand, placements
 from tests.stories.cloud import Cloud, a_build, cloud, failing, funnel_of, instance_of
 from tests.stories.layouts import STAGES
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 THREE = Flavor(name="three", vcpus=3, ram_mb=1024, root_gb=1)
 

@@ -23,8 +23,6 @@ from tests.stories.layouts import ONE_BROKER, SQL_STAGES, STAGES
 from tests.stories.moves.test_moves import Movers, movers
 from tests.stories.scripted import Interfering
 
-pytestmark = pytest.mark.asyncio
-
 
 @ONE_BROKER
 async def test_when_all_retries_run_out_the_request_ends_with_the_reason(bus: str, books: str) -> None:

@@ -3,7 +3,6 @@
 from collections import Counter
 from uuid import UUID
 
-import pytest
 from msgspec import structs
 
 from bus.messages.build import BuildAccepted, BuildRejected
@@ -25,8 +24,6 @@ from engine.inventories import (
 from tests.stories.cloud import Cloud, a_build, cloud, funnel_of, instance_of
 from tests.stories.layouts import STAGES
 from tests.stories.scripted import host_id
-
-pytestmark = pytest.mark.asyncio
 
 GROUP = GroupId(UUID(int=5))
 IN_GROUP = JoinedGroup(id=GROUP)

@@ -1,6 +1,5 @@
 """Images, flavors and device profiles that are stored under names: created once, named by requests, kept as they were."""
 
-import pytest
 from msgspec import structs
 
 from bus.messages.build import (
@@ -35,8 +34,6 @@ from tests.contracts.placement_orders import an_id
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import STAGES
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 NO_GOLD = {"trait:CUSTOM_GOLD": "forbidden"}
 GOLD = {"trait:CUSTOM_GOLD": "required"}

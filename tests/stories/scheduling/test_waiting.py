@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from msgspec import structs
 
 from bus.messages.build import (
@@ -33,8 +32,6 @@ from tests.stories.cloud import (
 from tests.stories.layouts import BOTH, STAGES
 from tests.stories.scripted import DiesAfterItsClaim, Interfering
 from tests.waiting import until
-
-pytestmark = pytest.mark.asyncio
 
 LONG = Wait(for_s=3600)
 WHOLE = structs.replace(SMALL, vcpus=2)

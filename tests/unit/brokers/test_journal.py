@@ -44,8 +44,6 @@ from tests.waiting import until
 
 # ruff: noqa: ASYNC240, ASYNC230 - a look at a file of ours keeps no loop waiting
 
-pytestmark = pytest.mark.asyncio
-
 PAGE_BYTES = 4096
 OTHER = Queue("town.other", QueueKind.WORK, (Binding(TOWN, "other"), Binding(TOWN, "work")))
 

@@ -76,7 +76,6 @@ async def depth(broker: MemoryBroker, queue: str) -> int:
     return await (await broker.as_user().connect()).depth(queue)
 
 
-@pytest.mark.asyncio
 async def test_a_cut_between_storing_and_confirming_loses_the_confirm_and_not_the_parcel() -> None:
     broker = await standing()
     when_stored(broker, lambda _: broker.cut_connections())
@@ -87,7 +86,6 @@ async def test_a_cut_between_storing_and_confirming_loses_the_confirm_and_not_th
     assert await depth(broker, "work") == 1
 
 
-@pytest.mark.asyncio
 async def test_a_cut_before_storing_loses_both() -> None:
     broker = await standing()
     broker.block("low on memory")
@@ -102,7 +100,6 @@ async def test_a_cut_before_storing_loses_both() -> None:
     assert await depth(broker, "work") == 0
 
 
-@pytest.mark.asyncio
 async def test_a_dead_letter_waits_in_its_queue_until_its_target_has_room() -> None:
     # RabbitMQ does so too, but waits three minutes before it tries again.
     broker = await standing()

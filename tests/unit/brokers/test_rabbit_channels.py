@@ -19,8 +19,6 @@ from kit.errors import AccessRefused, ConnectionLost
 from tests.unit.brokers.test_rabbit_connecting import open_virtual_host
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 PARCELS = 4
 ANSWERS: dict[type[Frame], Callable[[], Frame]] = {
     commands.Channel.Open: commands.Channel.OpenOk,

@@ -14,8 +14,6 @@ from bus.settings import BusSettings
 from bus.workers.sending import Link
 from kit.errors import ConnectionLost
 
-pytestmark = pytest.mark.asyncio
-
 OPENING = (
     commands.Connection.Start(
         mechanisms="PLAIN",

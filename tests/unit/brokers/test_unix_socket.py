@@ -34,8 +34,6 @@ from tests.waiting import PATIENCE_S
 
 # ruff: noqa: ASYNC240 - a look at a file of ours keeps no loop waiting
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.fixture
 def socket_path() -> Iterator[Path]:

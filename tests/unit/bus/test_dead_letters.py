@@ -25,7 +25,6 @@ async def a_letter() -> tuple[MemoryBroker, Connection]:
     return memory, connection
 
 
-@pytest.mark.asyncio
 async def test_a_replayed_dead_letter_moves_to_its_queue() -> None:
     _, connection = await a_letter()
 
@@ -36,7 +35,6 @@ async def test_a_replayed_dead_letter_moves_to_its_queue() -> None:
     await connection.close()
 
 
-@pytest.mark.asyncio
 async def test_a_dead_letter_whose_queue_is_gone_is_not_replayed_and_stays() -> None:
     memory, connection = await a_letter()
     memory.host.delete_queue(WORK)

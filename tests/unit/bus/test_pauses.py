@@ -50,7 +50,6 @@ def test_a_retried_call_pauses_for_any_part_of_the_grown_pause() -> None:
     assert min(_shares(3)) < 0.5
 
 
-@pytest.mark.asyncio
 async def test_parts_of_one_name_in_several_processes_do_not_try_again_together() -> None:
     pauses_s = {Status("connection").failed(ConnectionLost("the broker is away")) for _ in range(20)}
 

@@ -10,8 +10,6 @@ from tests.contracts.small_world import within_patience as within
 from tests.contracts.stage import CELLS, SETTINGS, WORK, line, order, parcel, station
 from tests.stories.breakable import BreakableBroker, Faults
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.mark.hits("the broker refused a parcel on one channel and took it on another: the first is replaced")
 async def test_what_one_channel_refuses_for_ever_leaves_on_another() -> None:

@@ -29,7 +29,6 @@ class Waiting:
         self.status = Status("broker", is_needed=True)
 
 
-@pytest.mark.asyncio
 async def test_a_worker_says_what_it_waits_for_then_that_it_is_ready_and_that_it_stops(
     listener: socket.socket,
 ) -> None:

@@ -12,8 +12,6 @@ import trustme
 
 from kit.tls import BadCertificate, TlsClient, client_tls, server_tls
 
-pytestmark = pytest.mark.asyncio
-
 
 class Files:
     """An authority's certificate, and one with its key of each end."""

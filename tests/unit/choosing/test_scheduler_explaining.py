@@ -1,13 +1,10 @@
 """Whose decisions are explained."""
 
-import pytest
-
 from bus.messages.planning import AskExplanation, ExplanationsFound
 from tests.contracts.scheduler_rows import a_placed, a_request, accept, instance
 from tests.unit.scheduler.lone_scheduler import LoneScheduler
 
 
-@pytest.mark.asyncio
 async def test_instances_of_another_project_are_not_explained() -> None:
     lone = LoneScheduler()
     await accept(lone.store, a_placed(a_request(1, project="shop")))

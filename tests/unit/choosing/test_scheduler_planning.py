@@ -233,7 +233,6 @@ async def asked(question: Message, kind: type[M]) -> M:
 ONE = BuildInstance(flavor=Flavor(vcpus=1))
 
 
-@pytest.mark.asyncio
 async def test_a_project_may_not_plan_for_another_one() -> None:
     question = AskPlan(request=structs.replace(ONE, project="bank"), project="shop")
 
@@ -247,7 +246,6 @@ async def test_a_project_may_not_plan_for_another_one() -> None:
     assert (await asked(structs.replace(question, project=""), PlanFound)).fit == 12
 
 
-@pytest.mark.asyncio
 async def test_the_hosts_with_a_trait_a_class_or_a_fact_are_told_with_their_values() -> None:
     assert await asked(AskCapabilities(having=FAST), CapabilitiesFound) == CapabilitiesFound(
         capabilities=(Capability(name=FAST, kind="trait", value="", hosts=1),),
@@ -271,7 +269,6 @@ async def test_the_hosts_with_a_trait_a_class_or_a_fact_are_told_with_their_valu
     assert [each.value for each in in_c2.capabilities] == ["c2"]
 
 
-@pytest.mark.asyncio
 async def test_a_capability_that_no_host_has_is_refused_with_names_near_it() -> None:
     answer = await asked(AskCapabilities(having="HW_CPU_X86_AVX"), BuildRejected)
 

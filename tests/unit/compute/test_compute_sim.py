@@ -348,7 +348,6 @@ class Writes(SimulatedDriver):
         return ConsoleText(text[start : start + limit], start, len(text))
 
 
-@pytest.mark.asyncio
 async def test_a_part_that_fits_into_a_message_is_told_and_nothing_of_what_nobody_waits_for_any_more() -> (
     None
 ):

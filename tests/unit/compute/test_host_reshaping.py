@@ -3,8 +3,6 @@
 from typing import cast
 from uuid import UUID
 
-import pytest
-
 from bus.message import Message
 from bus.messages.hosts import AskHostShape, HostHolder, HostReshaped, HostShapeFound, ReshapeHost
 from bus.messages.placement import ReportAccepted
@@ -62,7 +60,6 @@ class Placement:
         return HostReshaped(root=ROOT, verdict=ReportAccepted(shape=6, shape_moved=True))
 
 
-@pytest.mark.asyncio
 async def test_the_order_names_what_was_seen_and_where_everything_goes() -> None:
     placement, tree = Placement(), DRIVER.update_provider_tree(ProviderTree(ROOT), 0.0)
 

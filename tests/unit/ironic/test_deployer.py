@@ -20,8 +20,6 @@ from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, Place, Stand, lose_answer, lose_request
 from tests.unit.ironic.deploys import OTHER_IMAGE, OURS, a_redeploy, an_order, an_undeploy
 
-pytestmark = pytest.mark.asyncio
-
 HEARING = pytest.mark.parametrize("hears", [True, False], ids=["notified", "not notified"])
 
 

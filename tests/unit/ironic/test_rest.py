@@ -35,8 +35,6 @@ from kit.errors import (
 from kit.parts import Pauses
 from kit.rest import RestLimits
 
-pytestmark = pytest.mark.asyncio
-
 NODE = ProviderId(UUID("7464717d-6505-454d-b1f3-1bdfc8490919"))
 OTHER = ProviderId(UUID("46a95f4b-c780-42fc-9dc4-9efea8b99980"))
 AT = f"/v1/nodes/{NODE}"

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 import trustme
 from msgspec import structs
 from starlette.applications import Starlette
@@ -81,7 +80,7 @@ def in_catalogue(**changed: object) -> dict[str, object]:
     return {"type": "baremetal", "name": "ironic", "endpoints": [endpoint | changed]}
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def cloud() -> AsyncIterator[Cloud]:
     made = Cloud()
     yield made
@@ -92,7 +91,6 @@ async def cloud() -> AsyncIterator[Cloud]:
 # Keystone
 
 
-@pytest.mark.asyncio
 async def test_requests_carry_a_token_that_is_asked_for_once(cloud: Cloud) -> None:
     api = cloud.api(BY_PASSWORD)
     nodes = await asyncio.gather(*(api.node(NODE) for _ in range(5)))
@@ -102,7 +100,6 @@ async def test_requests_carry_a_token_that_is_asked_for_once(cloud: Cloud) -> No
     assert set(cloud.took) == cloud.keystone.service_tokens
 
 
-@pytest.mark.asyncio
 async def test_a_token_that_was_revoked_is_replaced_and_the_request_sent_again(cloud: Cloud) -> None:
     api = cloud.api(BY_PASSWORD)
     await api.node(NODE)
@@ -113,7 +110,6 @@ async def test_a_token_that_was_revoked_is_replaced_and_the_request_sent_again(c
     assert len(cloud.took) == 3
 
 
-@pytest.mark.asyncio
 async def test_a_token_that_ironic_refuses_even_when_new_is_told_with_the_settings(cloud: Cloud) -> None:
     # Another Ironic, which asks another Keystone.
     cloud.keystone.service_tokens = Forgetful()
@@ -130,7 +126,6 @@ class Forgetful(set[str]):
         """Issue the token, and forget it."""
 
 
-@pytest.mark.asyncio
 async def test_an_application_credential_logs_in_without_a_scope(cloud: Cloud) -> None:
     cloud.keystone.credential = {"id": "c-1", "secret": "s"}
     account = OpenStackSettings(keystone_url=IDENTITY, application_credential_id="c-1", password="s")
@@ -142,13 +137,11 @@ async def test_an_application_credential_logs_in_without_a_scope(cloud: Cloud) -
         await cloud.api(structs.replace(account, password="other")).node(NODE)
 
 
-@pytest.mark.asyncio
 async def test_the_whole_system_can_be_the_scope(cloud: Cloud) -> None:
     assert await cloud.api(structs.replace(BY_PASSWORD, scope="system")).node(NODE) is not None
     assert cloud.keystone.authenticated[0]["scope"] == {"system": {"all": True}}
 
 
-@pytest.mark.asyncio
 async def test_a_wrong_password_names_account_and_settings_and_never_itself(cloud: Cloud) -> None:
     with pytest.raises(CredentialsRefused) as refused:
         await cloud.api(structs.replace(BY_PASSWORD, password="hunter2")).node(NODE)
@@ -161,7 +154,6 @@ async def test_a_wrong_password_names_account_and_settings_and_never_itself(clou
     assert cloud.took == []
 
 
-@pytest.mark.asyncio
 async def test_keystone_that_is_away_is_asked_again_and_ironic_is_sent_nothing(cloud: Cloud) -> None:
     cloud.keystone.is_down = True
     api = cloud.api(BY_PASSWORD)
@@ -173,7 +165,6 @@ async def test_keystone_that_is_away_is_asked_again_and_ironic_is_sent_nothing(c
     assert len(cloud.took) == 1
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("lasts_s", "kept_s"), [(3600.0, 3600 - RENEW_BEFORE_S), (60.0, 30.0)])
 async def test_a_token_is_replaced_before_it_ends_whatever_keystones_clock_says(
     lasts_s: float, kept_s: float, cloud: Cloud
@@ -195,7 +186,6 @@ async def test_a_token_is_replaced_before_it_ends_whatever_keystones_clock_says(
     assert len(cloud.keystone.authenticated) == 2
 
 
-@pytest.mark.asyncio
 async def test_a_refused_account_is_not_tried_at_once_again(cloud: Cloud) -> None:
     # Keystone may lock an account after a few failures.
     clock = Clock(1_000.0)
@@ -211,7 +201,6 @@ async def test_a_refused_account_is_not_tried_at_once_again(cloud: Cloud) -> Non
         await tokens.current()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "answer",
     [
@@ -246,7 +235,6 @@ def test_the_systems_authorities_are_read_once_for_all_clients(tmp_path: Path) -
 # The catalogue
 
 
-@pytest.mark.asyncio
 async def test_keystone_as_the_url_means_that_its_catalogue_says_where_ironic_is(cloud: Cloud) -> None:
     other = in_catalogue(interface="internal", url="http://elsewhere/")
     cloud.keystone.catalogue = [{"type": "compute", "endpoints": []}, other, in_catalogue()]
@@ -254,7 +242,6 @@ async def test_keystone_as_the_url_means_that_its_catalogue_says_where_ironic_is
     assert await at_catalogue(cloud, BY_PASSWORD).node(NODE) is not None
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("catalogue", "has"),
     [
@@ -345,7 +332,6 @@ def test_a_file_that_is_not_there_names_its_setting(field: str, tmp_path: Path) 
         HttpIronicApi("https://cloud/", structs.replace(NOBODY, **{field: missing}))
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("url", "account"),
     [
@@ -401,7 +387,6 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-@pytest.mark.asyncio
 async def test_keystone_and_ironic_are_reached_by_the_certificates_in_the_settings(
     cloud: Cloud, files: Files
 ) -> None:
@@ -414,7 +399,6 @@ async def test_keystone_and_ironic_are_reached_by_the_certificates_in_the_settin
     assert len(cloud.took) == 1
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("without", ["ca_file", "cert_file"])
 async def test_without_the_right_certificates_nobody_is_reached(
     without: str, cloud: Cloud, files: Files
@@ -432,7 +416,6 @@ async def test_without_the_right_certificates_nobody_is_reached(
     assert cloud.keystone.authenticated == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("shown", "why"),
     [
@@ -472,7 +455,6 @@ async def test_a_server_that_refuses_the_certificate_is_told_with_its_reason(
     assert cloud.keystone.authenticated == []
 
 
-@pytest.mark.asyncio
 async def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(files: Files) -> None:
     files.key.write_bytes(encrypted(files.key.read_bytes()))
 
@@ -495,7 +477,6 @@ def encrypted(pem: bytes) -> bytes:
 # Passwords in files
 
 
-@pytest.mark.asyncio
 async def test_a_token_is_asked_for_by_the_password_that_the_file_has_then(
     tmp_path: Path, cloud: Cloud
 ) -> None:
@@ -514,7 +495,6 @@ async def test_a_token_is_asked_for_by_the_password_that_the_file_has_then(
         await api.node(NODE)
 
 
-@pytest.mark.asyncio
 async def test_the_secret_of_an_application_credential_may_be_in_a_file(tmp_path: Path, cloud: Cloud) -> None:
     file = tmp_path / "secret"
     cloud.keystone.credential = {"id": "c-1", "secret": "s"}
@@ -526,7 +506,6 @@ async def test_the_secret_of_an_application_credential_may_be_in_a_file(tmp_path
     assert await cloud.api(account).node(NODE) is not None
 
 
-@pytest.mark.asyncio
 async def test_basic_authentication_reads_its_file_for_each_request(tmp_path: Path) -> None:
     asked: list[str] = []
     file = tmp_path / "password"

@@ -30,8 +30,6 @@ from tests.stores_in_memory import MemoryIronicStore
 from tests.unit.ironic.deployer_stand import alone
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
 # Nothing happens because time passes: all that is read again is read because of something.
 RARELY = DaemonRules(sweep_s=3600.0, doubts_s=3600.0, changes_s=3600.0, belief=Belief(few=2))

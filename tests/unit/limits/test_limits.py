@@ -42,7 +42,6 @@ async def said(case: Case, much: float) -> str:
     return result if isinstance(result, str) else ""
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("limit", "case"), CASES)
 async def test_as_much_as_a_limit_is_taken_and_one_more_is_refused_with_the_limit(
     limit: str, case: Case
@@ -55,7 +54,6 @@ async def test_as_much_as_a_limit_is_taken_and_one_more_is_refused_with_the_limi
     assert any(each in refused for each in (f"{most}", f"{most:,}", f"{most:g}")), refused
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("limit", UNTOLD)
 async def test_as_much_as_a_limit_counts_and_one_more_does_not(limit: str) -> None:
     most = value_of(limit)

@@ -5,13 +5,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest_asyncio
+import pytest
 
 from moor.dashboard.service import DashboardFlags, dashboard_options
 from tests.unit.moor.dashboard_visits import USERS, FakeBrowser, FakeCloud, Visit, Visited
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def visit(tmp_path: Path) -> AsyncIterator[Visit]:
     """Starts dashboards, whose users are in a file if `auth` is basic."""
     async with AsyncExitStack() as stack:
@@ -27,11 +27,11 @@ async def visit(tmp_path: Path) -> AsyncIterator[Visit]:
         yield started
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def visited(visit: Visit) -> Visited:
     return await visit()
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def root(visited: Visited) -> FakeBrowser:
     return await visited.logged_in("root")

@@ -27,8 +27,6 @@ from tests.nova.simulated_api import SimulatedNova
 from tests.properties.test_audit_properties import HOSTS, NOW
 from tests.unit.moor.test_audit_run import Everyone
 
-pytestmark = pytest.mark.asyncio
-
 WAIT = timedelta(seconds=1900)
 RUNNING, NEVER, MOVING, LEFT = (ConsumerId(UUID(int=number)) for number in (1, 2, 3, 4))
 

@@ -44,8 +44,6 @@ from moor.client.books.views import InstanceView, OnHost
 from moor.client.bus_client import as_received
 from tests.properties.test_audit_properties import AMOUNTS, HOSTS, ID, NOW, PLACES, a_view
 
-pytestmark = pytest.mark.asyncio
-
 
 def a_consumer(**changes: object) -> InstanceView:
     view = a_view()

@@ -81,7 +81,6 @@ def _is_asked_for(row: InstanceState, question: AskInstances) -> bool:
     )
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "states",
     [
@@ -99,7 +98,6 @@ async def test_a_name_of_thousands_means_the_one_that_lives(states: tuple[str, .
     assert await client_of(rows).show("web") == lives
 
 
-@pytest.mark.asyncio
 async def test_of_several_that_live_these_are_named_before_those_that_failed() -> None:
     rows = Rows(*["error"] * 30, "active", "stopped")
 
@@ -113,7 +111,6 @@ async def test_of_several_that_live_these_are_named_before_those_that_failed() -
     ]
 
 
-@pytest.mark.asyncio
 async def test_several_that_failed_are_ambiguous_and_so_is_the_beginning_of_ids() -> None:
     for rows, named in ((Rows("error", "error"), "web"), (Rows("error", "active", name="db"), "0000-0000")):
         with pytest.raises((Ambiguous, NotFound)):
@@ -122,7 +119,6 @@ async def test_several_that_failed_are_ambiguous_and_so_is_the_beginning_of_ids(
         await client_of(Rows("error", "active", name="db")).show("00000000")
 
 
-@pytest.mark.asyncio
 async def test_histories_consoles_and_verdicts_take_names() -> None:
     rows = Rows("error", "active")
     moor, active = client_of(rows), rows.rows[1].id
@@ -201,21 +197,18 @@ def part(text: str, start: int, size: int, attempt: int = 1) -> ConsoleFound:
     return ConsoleFound(text=text, start=start, next=start + len(text), size=size, attempt=attempt)
 
 
-@pytest.mark.asyncio
 async def test_each_part_begins_where_the_last_one_ended_until_the_instance_is_gone() -> None:
     found = (part("abcd", 6, 10), part("", 10, 10), part("ef", 10, 12))
 
     assert await texts(found, follow=True) == (["abcd", "", "ef", "no host has it"], [-4, 10, 10, 12])
 
 
-@pytest.mark.asyncio
 async def test_the_console_on_another_host_is_read_from_its_beginning() -> None:
     found = (part("abcd", 6, 10), part("zz", 10, 90, attempt=2), part("new", 0, 3, attempt=2))
 
     assert await texts(found, follow=True) == (["abcd", "new", "no host has it"], [-4, 10, 0, 3])
 
 
-@pytest.mark.asyncio
 async def test_a_part_that_did_not_fit_into_a_message_is_followed_by_the_rest_and_no_more() -> None:
     found = (part("ab", 6, 10), part("cd", 8, 30), part("later", 10, 30))
 

@@ -133,7 +133,6 @@ class TwoHosts:
         return HostsFound(hosts=tuple(hosts))
 
 
-@pytest.mark.asyncio
 async def test_a_host_is_not_guessed_if_two_cells_have_its_name() -> None:
     moor = client_of(TwoHosts())
 

@@ -148,7 +148,6 @@ async def test_an_end_is_told_when_schedulers_know_of_it_and_take_the_next_order
     await session.__aexit__(None, None, None)
 
 
-@pytest.mark.asyncio
 async def test_events_of_other_projects_do_not_look_like_an_interruption() -> None:
     broker = MemoryBroker().as_user()
     connection = await broker.connect()

@@ -132,7 +132,6 @@ class LargeCloud:
         return answer
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("path", COSTS)
 async def test_a_page_asks_few_questions_and_stays_small(path: str, visit: Visit) -> None:
     questions, rows_max, bytes_max = COSTS[path]
@@ -148,7 +147,6 @@ async def test_a_page_asks_few_questions_and_stays_small(path: str, visit: Visit
     assert len(page.content) <= bytes_max
 
 
-@pytest.mark.asyncio
 async def test_the_next_page_of_a_list_is_of_the_same_list(visit: Visit) -> None:
     root = (await visit(LargeCloud(), auth="none")).browser()
 
@@ -164,7 +162,6 @@ async def test_the_next_page_of_a_list_is_of_the_same_list(visit: Visit) -> None
         assert filtered in later
 
 
-@pytest.mark.asyncio
 async def test_a_member_is_told_why_not_without_names_of_hosts_and_reasons_of_operators(visit: Visit) -> None:
     visited = await visit(LargeCloud())
     root, ann = await visited.logged_in("root"), await visited.logged_in("ann")
@@ -181,7 +178,6 @@ PAGES_OF_MEMBERS = (
 )
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("path", PAGES_OF_MEMBERS)
 async def test_a_page_of_a_member_asks_about_their_project(path: str, visit: Visit) -> None:
     asking = LargeCloud()
@@ -193,7 +189,6 @@ async def test_a_page_of_a_member_asks_about_their_project(path: str, visit: Vis
     assert {*asking.projects} == {"shop"}
 
 
-@pytest.mark.asyncio
 async def test_the_live_list_of_a_member_is_that_of_their_project(visit: Visit) -> None:
     asking = LargeCloud()
     ann = await (await visit(asking)).logged_in("ann")
@@ -211,7 +206,6 @@ class Silent:
         raise NoAnswer("1 of 1 questions unanswered after 10000 ms")
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("path", "status", "said"),
     [
@@ -225,7 +219,6 @@ async def test_a_page_without_an_answer_says_why(path: str, status: int, said: s
     assert (page.status_code, said in page.text) == (status, True)
 
 
-@pytest.mark.asyncio
 async def test_pages_that_come_at_once_open_the_daemons_database_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

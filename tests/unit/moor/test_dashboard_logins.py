@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 import bcrypt
 import httpx
 import pytest
-import pytest_asyncio
 
 from moor.dashboard.access import (
     IDLE_S_MAX,
@@ -20,7 +19,6 @@ from tests.waiting import Clock
 HOST_MODE = "/orders/set-host?host=h1&mode=down"
 
 
-@pytest.mark.asyncio
 async def test_a_person_is_sent_to_the_form_and_then_to_the_page_they_wanted(visited: Visited) -> None:
     browser = visited.browser()
 
@@ -33,7 +31,6 @@ async def test_a_person_is_sent_to_the_form_and_then_to_the_page_they_wanted(vis
     assert (await browser.get("/instances")).status_code == 200
 
 
-@pytest.mark.asyncio
 async def test_a_program_is_not_sent_to_a_form(visited: Visited) -> None:
     browser = visited.browser()
     asked = await browser.get("/", headers={"accept": "text/event-stream"})
@@ -44,7 +41,6 @@ async def test_a_program_is_not_sent_to_a_form(visited: Visited) -> None:
     assert (await browser.get("/instances", auth=("ann", PASSWORD))).status_code == 200
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "then", ["//evil.example", "https://evil.example/", "/\\evil.example", "evil", "/a\tb", "/ö"]
 )
@@ -57,7 +53,6 @@ async def test_the_form_leads_nowhere_else(then: str, visited: Visited) -> None:
     assert (await browser.send_form("/login", fields)).headers["location"] == "/"
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("scheme", "prefix"), [("http", ""), ("https", "__Host-")])
 async def test_the_cookie_is_for_this_dashboard_alone(scheme: str, prefix: str, visited: Visited) -> None:
     browser = visited.browser(scheme=scheme)
@@ -74,7 +69,6 @@ async def test_the_cookie_is_for_this_dashboard_alone(scheme: str, prefix: str, 
     assert "domain" not in cookie.lower()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "fields",
     [
@@ -95,7 +89,6 @@ async def test_nobody_else_gets_in_and_the_form_says_why(fields: dict[str, str],
     assert (await browser.get("/instances")).status_code == 303
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("address", ["127.0.0.1", "203.0.113.7"])
 async def test_of_a_flood_of_logins_most_are_told_to_try_again(address: str, visit: Visit) -> None:
     """By name, and from elsewhere by address: other people are let in."""
@@ -118,7 +111,6 @@ async def test_of_a_flood_of_logins_most_are_told_to_try_again(address: str, vis
     assert ("logins of this address" in told) is (address != "127.0.0.1")
 
 
-@pytest.mark.asyncio
 async def test_another_site_cannot_log_a_browser_in(visited: Visited) -> None:
     browser, others = visited.browser(), visited.browser()
     right = {"user": "ann", "password": PASSWORD}
@@ -140,7 +132,6 @@ async def test_another_site_cannot_log_a_browser_in(visited: Visited) -> None:
     assert (await browser.send_form("/login", {**own, **right})).status_code == 303
 
 
-@pytest.mark.asyncio
 async def test_a_secret_that_was_planted_before_opens_nothing_after_a_login(visited: Visited) -> None:
     attacker = await visited.logged_in("bob")
     planted = attacker.cookies[visited.cookie]
@@ -158,7 +149,6 @@ async def test_a_secret_that_was_planted_before_opens_nothing_after_a_login(visi
     assert (await attacker.get("/hosts")).status_code == 303
 
 
-@pytest.mark.asyncio
 async def test_after_a_logout_the_cookie_and_its_forms_are_void(visited: Visited) -> None:
     browser = await visited.logged_in("root")
     form = await browser.form_of(HOST_MODE)
@@ -174,7 +164,6 @@ async def test_after_a_logout_the_cookie_and_its_forms_are_void(visited: Visited
     assert visited.cloud.ordered == []
 
 
-@pytest.mark.asyncio
 async def test_the_cookie_of_another_dashboard_opens_nothing(visit: Visit) -> None:
     one, other = await visit(), await visit()
     browser = await one.logged_in("root")
@@ -188,7 +177,6 @@ async def test_the_cookie_of_another_dashboard_opens_nothing(visit: Visit) -> No
     assert other.cloud.ordered == one.cloud.ordered == []
 
 
-@pytest.mark.asyncio
 async def test_the_printed_address_opens_one_browser_once(visit: Visit) -> None:
     visited = await visit(auth="none")
     (shown,) = visited.shown
@@ -214,7 +202,7 @@ async def test_the_printed_address_opens_one_browser_once(visit: Visit) -> None:
     assert (await late.get("/login")).status_code == 404
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def keystone(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeKeystone]:
     """It is served, and dashboards with the authentication `keystone` ask it."""
     keystone = FakeKeystone()
@@ -224,7 +212,6 @@ async def keystone(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeKeyston
         yield keystone
 
 
-@pytest.mark.asyncio
 async def test_a_token_logs_in_until_it_ends(
     keystone: FakeKeystone, visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +230,6 @@ async def test_a_token_logs_in_until_it_ends(
     assert visited.cloud.ordered == []
 
 
-@pytest.mark.asyncio
 async def test_a_password_logs_in_as_a_member_of_the_project(keystone: FakeKeystone, visit: Visit) -> None:
     said = {"roles": [{"id": "r", "name": "member"}], "project": {"id": "shop", "name": "demo"}}
     keystone.people["ann", "of ann", "demo"] = said
@@ -256,7 +242,6 @@ async def test_a_password_logs_in_as_a_member_of_the_project(keystone: FakeKeyst
     assert (await browser.get("/hosts")).status_code == 403
 
 
-@pytest.mark.asyncio
 async def test_one_without_a_project_reads_nothing_and_keystone_that_is_away_says_so(
     keystone: FakeKeystone, visit: Visit
 ) -> None:

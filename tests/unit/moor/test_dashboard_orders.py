@@ -18,8 +18,6 @@ from tests.unit.moor.dashboard_visits import (
 )
 from tests.waiting import until
 
-pytestmark = pytest.mark.asyncio
-
 DOWN = "/orders/set-host?host=c1%2Fh1&mode=down"
 DELETE = f"/orders/delete?instance={SHOPS}"
 

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import pytest_asyncio
 
 from bus import message
 from bus.broker import Origin
@@ -18,7 +17,7 @@ from moor.dashboard.letters import masked
 from tests.contracts.stage import send
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def memory() -> MemoryBroker:
     memory = MemoryBroker()
     connection = await memory.as_user().connect()
@@ -27,7 +26,6 @@ async def memory() -> MemoryBroker:
     return memory
 
 
-@pytest.mark.asyncio
 async def test_letters_are_found_by_their_handles_and_a_blocked_broker_ends_the_wait(
     memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,7 +65,6 @@ def letter_of_row(row: str, number: int, sender: str = "") -> Parcel:
     )
 
 
-@pytest.mark.asyncio
 async def test_a_row_at_which_many_processes_failed_is_one_dead_letter(memory: MemoryBroker) -> None:
     broker = memory.as_user()
     of_first = [letter_of_row("first", number) for number in range(3)]
@@ -82,7 +79,6 @@ async def test_a_row_at_which_many_processes_failed_is_one_dead_letter(memory: M
     assert await moor.count_dead_letters() == 2
 
 
-@pytest.mark.asyncio
 async def test_a_letter_behind_all_that_are_listed_is_found_by_its_queue_and_by_its_handle(
     memory: MemoryBroker,
 ) -> None:

@@ -19,8 +19,6 @@ from tests.nova.rows import NovaRows
 from tests.nova.schema import NovaAddresses, sqlite_databases
 from tests.nova.simulated_api import SimulatedNova
 
-pytestmark = pytest.mark.asyncio
-
 
 def ids(*numbers: int) -> list[ConsumerId]:
     return [ConsumerId(UUID(int=number)) for number in numbers]

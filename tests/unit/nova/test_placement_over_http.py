@@ -32,8 +32,6 @@ from nova_bridge.placement_api import CONCURRENT_UPDATE, PlacementApi
 from nova_bridge.placement_books import HttpBooks, HttpClaims
 from tests.unit.nova.upstream_placement import PlacementWriter, a_placement
 
-pytestmark = pytest.mark.asyncio
-
 HOST, CHILD, OTHER = (ProviderId(UUID(int=number)) for number in (1, 2, 3))
 AMOUNTS = (ResourceAmount(provider=HOST, resource="VCPU", amount=2),)
 

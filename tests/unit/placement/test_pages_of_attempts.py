@@ -2,8 +2,6 @@
 
 from uuid import UUID
 
-import pytest
-
 from bus.messages.hosts import CheckHost, HostHolds
 from compute_sim.core.attempts import AttemptRecord, AttemptState
 from compute_sim.core.hosts import holdings
@@ -31,7 +29,6 @@ def test_pages_of_a_host_follow_each_other() -> None:
     assert told == [[(1, 1)], [(2, 1), (2, 2)], [(3, 1)]]
 
 
-@pytest.mark.asyncio
 async def test_pages_of_an_audit_have_all_that_is_not_over_by_instance() -> None:
     store = ComputeStore(lambda: 0.0)
     over = [attempt(2, state=AttemptState.DESTROYED), attempt(3, host=OTHER, state=AttemptState.FAILED)]

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import pytest
-import pytest_asyncio
 
 from bus.messages.placement import ReportAccepted, ReportInventory
 from engine.refusals import Claimed, ClaimVerdict, DoesNotFit, ShapeMoved
@@ -29,8 +28,6 @@ from tests.contracts.placement_orders import (
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.store_client import StoreClient
 
-pytestmark = pytest.mark.asyncio
-
 ONE_CPU = a_share(HOST, amounts(HOST, VCPU=1))
 THREE_CPUS = a_share(HOST, amounts(HOST, VCPU=3))
 
@@ -39,7 +36,7 @@ class AbandonedError(Exception):
     """A transaction is left with this error."""
 
 
-@pytest_asyncio.fixture(params=("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)))
+@pytest.fixture(params=("sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)))
 async def two_stores(request: pytest.FixtureRequest) -> AsyncIterator[tuple[StoreClient, StoreClient]]:
     """Two stores on one database that have cached a host of four VCPU."""
     async with migrated_database(request.param) as url:

@@ -23,8 +23,6 @@ from tests.contracts.scheduler_rows import LATER, a_placed, a_request, accept, n
 from tests.contracts.stage import SETTINGS
 from tests.stores_in_memory import MemorySchedulerStore
 
-pytestmark = pytest.mark.asyncio
-
 Kept = tuple[OutboxKey, Sequence[Outgoing]]
 
 

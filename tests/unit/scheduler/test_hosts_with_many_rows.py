@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 
-import pytest
 from msgspec import structs
 
 from bus.messages.build import BuildInstance
@@ -16,8 +15,6 @@ from scheduler_worker.store_sql import NewRequest
 from tests.contracts.scheduler_rows import accept, instance, request_id
 from tests.unit.choosing.scheduler_worlds import a_host
 from tests.unit.scheduler.lone_scheduler import NOON, LoneScheduler, rejection
-
-pytestmark = pytest.mark.asyncio
 
 # More than are read at once.
 FAILED = 1100

@@ -139,7 +139,6 @@ def a_profile(*groups: DeviceGroup, name: str = "new") -> CreateDeviceProfile:
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-@pytest.mark.asyncio
 async def test_a_refusal_names_the_field_and_the_reason(order: Message, field: str, reason: str) -> None:
     scheduler = LoneScheduler()
     await scheduler.has(HOSTS)
@@ -151,20 +150,17 @@ async def test_a_refusal_names_the_field_and_the_reason(order: Message, field: s
     assert await scheduler.ask(AskImages()) == ImagesFound(images=(DEBIAN,))
 
 
-@pytest.mark.asyncio
 async def test_an_order_that_cannot_be_read_is_kept_for_a_person() -> None:
     _, letter = await LoneScheduler().handle(UNREADABLE)
     assert isinstance(letter, Bury)
     assert letter.reason == "Expected `uuid`"
 
 
-@pytest.mark.asyncio
 async def test_a_refused_request_that_comes_back_lets_go_of_what_it_may_have_claimed() -> None:
     said = await LoneScheduler().handle(changed(same_host=(NEIGHBOUR,)), attempts=1)
     assert released(said) == [instance_id_of(REQUEST, 0)]
 
 
-@pytest.mark.asyncio
 async def test_a_request_that_is_buried_before_it_was_written_ends_in_error_and_lets_go() -> None:
     scheduler = LoneScheduler()
     said = await scheduler.bury(changed(count=2, name="a name"))
@@ -182,7 +178,6 @@ async def test_a_request_that_is_buried_before_it_was_written_ends_in_error_and_
     assert {each.message for each in again if isinstance(each, Tell)} >= set(told)
 
 
-@pytest.mark.asyncio
 async def test_a_buried_request_of_which_no_row_can_be_written_lets_go_all_the_same() -> None:
     scheduler = LoneScheduler()
     assert released(await scheduler.bury(SMALL, with_a_row=False)) == [instance_id_of(REQUEST, 0)]
@@ -190,7 +185,6 @@ async def test_a_buried_request_of_which_no_row_can_be_written_lets_go_all_the_s
     assert await scheduler.store.instances(InstanceQuery()) == []
 
 
-@pytest.mark.asyncio
 async def test_a_message_that_cannot_be_sent_keeps_its_note() -> None:
     scheduler = LoneScheduler()
     (row,) = accepted(SMALL, [instance_id_of(REQUEST, 0)], NOON, NOON)
@@ -209,7 +203,6 @@ async def test_a_message_that_cannot_be_sent_keeps_its_note() -> None:
     await scheduler.station.close()
 
 
-@pytest.mark.asyncio
 async def test_an_event_of_another_cell_changes_nothing_and_is_not_repeated() -> None:
     scheduler = LoneScheduler()
     await accept(scheduler.store, a_placed(a_request(1)))
@@ -221,7 +214,6 @@ async def test_an_event_of_another_cell_changes_nothing_and_is_not_repeated() ->
     assert [row.told.state for row in await rows_of(scheduler.store, 1)] == ["active"]
 
 
-@pytest.mark.asyncio
 async def test_a_cloud_is_counted_by_what_its_hosts_can_take() -> None:
     scheduler = LoneScheduler()
     scheduler.hosts.learn([a_host("h1"), a_host("h2"), a_host("h3")])
@@ -239,7 +231,6 @@ async def test_a_cloud_is_counted_by_what_its_hosts_can_take() -> None:
     assert (tiles.names, tiles.hosts, len(tiles.tiles)) == (("h1", "h2", "h3"), 3, 3)
 
 
-@pytest.mark.asyncio
 async def test_pages_of_tiles_cover_all_hosts_and_fit_into_a_message() -> None:
     scheduler = LoneScheduler()
     scheduler.hosts.learn([a_host(f"{number:05}-{'x' * 200}") for number in range(6000)])
@@ -254,7 +245,6 @@ async def test_pages_of_tiles_cover_all_hosts_and_fit_into_a_message() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-@pytest.mark.asyncio
 async def test_hosts_of_one_name_are_on_one_page_so_that_no_page_leaves_one_out(limit: int) -> None:
     scheduler = LoneScheduler()
     names = ["h1", "h2", "h2", "h3"]

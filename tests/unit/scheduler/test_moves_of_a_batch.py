@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
-import pytest
 from msgspec import structs
 
 from bus.messages.administration import ConsumerState
@@ -23,8 +22,6 @@ from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.placement_orders import provider
 from tests.unit.choosing.scheduler_worlds import a_host, a_state, usage_of, vcpus
 from tests.unit.scheduler.lone_scheduler import NOON, LoneScheduler
-
-pytestmark = pytest.mark.asyncio
 
 LONG = MoveWait(for_s=600)
 

@@ -22,8 +22,6 @@ from tests.unit.choosing.scheduler_worlds import a_host, a_state
 from tests.unit.scheduler.lone_scheduler import LoneScheduler
 from tests.unit.scheduler.test_moves_at_api_level import NOON, ONE, a_row, an_end, arrived, is_up
 
-pytestmark = pytest.mark.asyncio
-
 ROOM = InventoryState(total=10**6, max_unit=10**6)
 CLASSES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "VGPU", "CUSTOM_FPGA", "NET_BW_EGR_KILOBIT_PER_SEC")
 TRAITS = ("HW_CPU_X86_AVX2", "CUSTOM_FAST", "HW_NIC_OFFLOAD_GENEVE", "CUSTOM_PHYSNET_NORTH")

@@ -120,7 +120,6 @@ DIFFERENT: dict[str, Callable[[int], InstanceSpec]] = {
 }
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("how", DIFFERENT)
 async def test_what_waits_and_what_is_deleted_cost_as_much_as_there_is_of_them(how: str) -> None:
     memory = InventoryState(total=10_000)
@@ -146,7 +145,6 @@ async def test_what_waits_and_what_is_deleted_cost_as_much_as_there_is_of_them(h
     assert waits.judged <= 6 * count
 
 
-@pytest.mark.asyncio
 async def test_a_processor_that_is_freed_costs_nothing_for_those_that_wait_for_something_else() -> None:
     waits = Waits()
     for number in range(5_000):
@@ -163,7 +161,6 @@ async def test_a_processor_that_is_freed_costs_nothing_for_those_that_wait_for_s
     assert waits.judged == 0
 
 
-@pytest.mark.asyncio
 async def test_those_in_another_zone_are_judged_as_one() -> None:
     waits = Waits()
     for number in range(500):
@@ -179,7 +176,6 @@ async def test_those_in_another_zone_are_judged_as_one() -> None:
     assert waits.judged == HOSTS
 
 
-@pytest.mark.asyncio
 async def test_the_first_in_turn_is_found_whatever_was_learned_first() -> None:
     waits = Waits()
     waits.add(3, InstanceSpec((("VCPU", 1),), project="c"))
@@ -192,7 +188,6 @@ async def test_the_first_in_turn_is_found_whatever_was_learned_first() -> None:
     assert [*waits.judge()] == [b"000009"]
 
 
-@pytest.mark.asyncio
 async def test_one_whose_earlier_instances_are_over_is_not_tried_before_others_that_wait_longer() -> None:
     waits = Waits()
     first, second = b"000001", b"000005"
@@ -212,7 +207,6 @@ async def test_one_whose_earlier_instances_are_over_is_not_tried_before_others_t
     assert not waits.specs.may_be_tried(now.turn)
 
 
-@pytest.mark.asyncio
 async def test_a_member_that_leaves_wakes_its_group_alone() -> None:
     waits = Waits({"VCPU": InventoryState(total=8)})
     group = a_group(0)
@@ -236,7 +230,6 @@ async def test_a_member_that_leaves_wakes_its_group_alone() -> None:
     assert waits.judged <= 2
 
 
-@pytest.mark.asyncio
 async def test_a_pool_wakes_its_users_when_less_of_it_is_used_and_not_when_more_is() -> None:
     shared = AggregateId(UUID(int=7))
     disk = InventoryState(total=100, used=100)
@@ -265,7 +258,6 @@ async def test_a_pool_wakes_its_users_when_less_of_it_is_used_and_not_when_more_
     assert waits.judge() == {}
 
 
-@pytest.mark.asyncio
 async def test_a_resize_that_may_stay_is_tried_when_its_own_host_changes_though_the_columns_say_it_is_full() -> (
     None
 ):

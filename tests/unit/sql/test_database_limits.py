@@ -45,7 +45,6 @@ async def silent_server(accepted: asyncio.Semaphore | None = None) -> AsyncItera
         over.set()
 
 
-@pytest.mark.asyncio
 async def test_the_servers_of_a_url_are_tried_in_turn_and_each_is_named_in_the_error() -> None:
     """The first is silent, and nobody listens at the second. Both together take no longer than one server may."""
     async with silent_server() as url:
@@ -64,7 +63,6 @@ async def test_the_servers_of_a_url_are_tried_in_turn_and_each_is_named_in_the_e
         await database.close()
 
 
-@pytest.mark.asyncio
 async def test_a_server_that_accepts_and_says_nothing_is_away() -> None:
     async with silent_server() as url:
         database = open_database(url, settings=SHORT)
@@ -82,7 +80,6 @@ async def test_a_server_that_accepts_and_says_nothing_is_away() -> None:
         await database.close()
 
 
-@pytest.mark.asyncio
 async def test_a_timeout_for_a_session_names_the_size_of_the_pool() -> None:
     async with silent_server() as url:
         database = open_database(url, pool_size=1, settings=varied(SHORT, CONNECT_S=20.0))
@@ -95,7 +92,6 @@ async def test_a_timeout_for_a_session_names_the_size_of_the_pool() -> None:
         await database.close()
 
 
-@pytest.mark.asyncio
 async def test_a_file_that_another_process_has_locked_is_locked(tmp_path: Path) -> None:
     database = open_database(f"sqlite:///{tmp_path / 'books.db'}", settings=SHORT)
     await one_question(database)

@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 import pytest
-import pytest_asyncio
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
@@ -27,7 +26,6 @@ from tests.running import closing
 T = TypeVar("T")
 
 pytestmark = [
-    pytest.mark.asyncio,
     # SQLAlchemy reads no type for such a column, and there is nothing else to compare.
     pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8':sqlalchemy.exc.SAWarning"),
 ]
@@ -46,7 +44,7 @@ FIRST_TABLES = (
 )
 
 
-@pytest_asyncio.fixture(params=KINDS)
+@pytest.fixture(params=KINDS)
 async def url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     async with empty_database(request.param) as url:
         yield url

@@ -60,7 +60,6 @@ def test_a_broken_connection_and_a_server_that_stops_are_its_absence(error: Exce
         raise sa.exc.DBAPIError("SELECT 1", None, error)
 
 
-@pytest.mark.asyncio
 async def test_a_password_that_was_changed_in_its_file_counts_at_the_next_login(tmp_path: Path) -> None:
     told: list[bytes] = []
 
@@ -94,7 +93,6 @@ def _ask(connection: Connection) -> None:
 
 
 @pytest.mark.postgresql
-@pytest.mark.asyncio
 @pytest.mark.parametrize("asks", ["nothing", "through SQLAlchemy", "asyncpg"])
 async def test_a_server_that_ends_an_idle_session_is_away_and_others_go_on(asks: str) -> None:
     """Its last message has arrived before the next question, but not yet the end of the connection."""

@@ -10,8 +10,6 @@ from sqlalchemy import Connection
 
 from kit.sql import SqliteDatabase, driver_of, open_database
 
-pytestmark = pytest.mark.asyncio
-
 ROOMS, ROUNDS = 4, 5
 
 

@@ -12,8 +12,6 @@ from kit.sql import Database, Transaction, open_database, read_once, write_once
 from tests.contracts.sql_stores import empty_database
 from tests.running import closing
 
-pytestmark = pytest.mark.asyncio
-
 ASKED = {"sqlite": "PRAGMA synchronous", "postgresql": "SHOW synchronous_commit"}
 # SQLite: 2 is FULL, each commit waits for the disk; 1 is NORMAL, only a checkpoint does.
 WAITS = {"sqlite": "2", "postgresql": "on"}
