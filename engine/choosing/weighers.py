@@ -231,6 +231,9 @@ class _SpreadAmong(Weigher):
         for each in turns:
             self._first[hosts.rows] += each.first
             self._step[hosts.rows] += each.step
+        now = self._first[hosts.rows]
+        # Where all are equal now, the next instance makes the difference.
+        self.minimum = None if now.min() < now.max() else -float(now.max()) - 1
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:  # noqa: ARG002 - every request is spread alike
         weights: Ints = -(self._first[hosts.rows] + hosts.taken * self._step[hosts.rows])

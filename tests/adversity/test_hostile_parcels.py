@@ -351,8 +351,10 @@ async def test_what_comes_back_is_counted_and_split_whatever_is_in_it() -> None:
     async with a_broker() as (broker, connection):
         await publish_all(connection, drawn(chance, queue, goods))
         consuming = await connection.open_consuming(queue, prefetch=CHUNK)
-        while len(await consuming.receive()) < CHUNK:
-            pass
+        while True:
+            held = await consuming.receive()
+            if len(held) == CHUNK:
+                break
         await consuming.close()
         async with working(broker, goods.memory, settings=HASTY, queue=queue) as worker:
             await until_read(connection, queue, worker, goods)

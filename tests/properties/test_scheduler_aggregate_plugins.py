@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -155,6 +155,7 @@ def test_a_filter_by_metadata_passes_the_hosts_that_the_slow_way_passes(name: st
     hosts=st.lists(st.tuples(st.sampled_from(["r1", "r2", "r3"]), st.integers(0, 6)), min_size=2, max_size=9),
     asked=st.lists(st.integers(1, 6), min_size=1, max_size=3),
 )
+@example(hosts=[("r1", 3), ("r2", 0)], asked=[3, 2])
 def test_each_instance_goes_to_a_rack_with_the_fewest(hosts: list[tuple[str, int]], asked: list[int]) -> None:
     racks, instances = zip(*hosts, strict=True)
     names = sorted({*racks})
