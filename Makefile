@@ -17,9 +17,11 @@ help: ## list the targets
 demo: $(RUNS) ## run the demo, with simulated hosts
 	@.venv/bin/moor demo
 
-test: checks ## lint, types, layers, docs, and the tests on real servers: the same ones at every commit
+# The types are checked while tests wait.
+test: $(INSTALLED) ## lint, types, layers, docs, and the tests on real servers: the same ones at every commit
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint layers docs compiled-tests
 	@echo '== tests'
-	@$(PYTHON) -m tests.servers --brokers 2 --browser --libvirt -- $(MAKE) --no-print-directory --jobs=2 --output-sync=target broker-tests other-tests
+	@$(PYTHON) -m tests.servers --brokers 2 --browser --libvirt -- $(MAKE) --no-print-directory --jobs=3 --output-sync=target broker-tests other-tests types
 
 # One folder of tests after the other. Those that passed are not run again until a file changes, so it goes on where it was.
 proof: checks ## the same, with all tests: tests/stages.py
@@ -47,7 +49,7 @@ build/proof/$(STATE)/planted:
 	@touch $@
 
 # The test processes all start at the same time, and each would compile every file. So one process compiles all files before, while
-# mypy runs. Its errors are ignored here: the tests report them.
+# style and docs are checked. Its errors are ignored here: the tests report them.
 compiled-tests:
 	@$(PYTHON) -m pytest --collect-only -qq >/dev/null 2>&1 || true
 
