@@ -5,6 +5,7 @@ user: it works, or says what to do instead, and none tells anything of hosts but
 import asyncio
 import json
 import os
+import re
 import secrets
 import tomllib
 from collections.abc import AsyncIterator, Mapping
@@ -193,7 +194,8 @@ async def test_an_application_has_the_rights_of_its_own_projects_until_it_is_rem
 OF_OPERATORS = {"up", "demo", "load", "run", "settings", "db", "nova", "broker", "dead"}
 # The hosts have more room than `HOST`, so their amounts are nowhere else; the project's instance is on `HOST`.
 VAULT, SPARE, NOTE = "vault-17", "spare-18", "fan swap by ann"
-SECRETS = (VAULT, SPARE, NOTE, "7919", "7907", "7918", "7906")
+# An amount counts by itself: ids and times have the same digits in them.
+SECRET = re.compile(rf"{VAULT}|{SPARE}|{NOTE}|(?<![\w.-])(?:7919|7907|7918|7906)(?![\w-])")
 
 # By command: the exit code, and a part of what is printed.
 WORKS: Mapping[str, tuple[int, str]] = {
@@ -297,7 +299,7 @@ async def test_each_command_of_an_application_works_or_says_what_to_do_and_tells
                 except TimeoutError:
                     ran = Result(-1, "", "it does not end")
             told = (ran.out + ran.err).replace(line, "").replace(f"'{VAULT}'", "").replace(f"'{SPARE}'", "")
-            wrong.extend(f"{line} {form} tells {each}: {told}" for each in SECRETS if each in told)
+            wrong.extend(f"{line} {form} tells {each}: {told}" for each in {*SECRET.findall(told)})
             return ran
 
         async def judge(line: str, code: int | None, part: str) -> None:
