@@ -7,8 +7,9 @@ from collections.abc import Awaitable
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
-from bus.messages.build import InstanceActive
+from bus.messages.build import InstanceActive, InstanceFailed
 from bus.messages.stored_names import SetApplication
 from bus.topology import objects_of_application
 from engine.flavors import Wait
@@ -223,21 +224,47 @@ async def test_an_application_has_its_own_project_reads_what_is_stored_and_no_mo
 
 
 @BOTH
-async def test_events_are_heard_and_an_iterator_that_is_abandoned_leaves_nothing_behind(
+async def test_events_of_its_project_are_heard_and_an_iterator_that_is_abandoned_leaves_nothing_behind(
     bus: str, books: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with cloud(bus, books) as setup, client(setup) as moor, setup.scheduling("h1"):
-        hearing = moor.events("instance.active.*")
-        first = asyncio.create_task(anext(hearing))
-        # Nobody says when the subscription begins, so a request is sent until one is heard.
+    async with (
+        cloud(bus, books) as setup,
+        client(setup) as moor,
+        client(setup) as ears,
+        setup.scheduling("h1", vcpu=1000),
+    ):
+        hearing = ears.of_project("shop").events("instance.active.*")
+
+        async def two() -> list[object]:
+            return [await anext(hearing), await anext(hearing)]
+
+        first = asyncio.create_task(two())
+        # Nobody says when the subscription begins, so requests are sent until two are heard.
         while not first.done():
-            await (await moor.boot(SMALL)).until_done()
-        event = await first
-        assert isinstance(event, InstanceActive)
-        assert event.instance.state == "active"
+            for project in ("shop", "bank"):
+                await (await moor.boot(SMALL, project=project)).until_done()
+        for event in await first:
+            assert isinstance(event, InstanceActive)
+            assert (event.instance.state, event.instance.project) == ("active", "shop")
     del hearing
     await asyncio.get_running_loop().shutdown_asyncgens()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@BOTH
+async def test_what_became_of_an_instance_is_said_by_its_cell_alone(bus: str, books: str) -> None:
+    async with cloud(bus, books, scripted=()) as setup, client(setup) as moor, setup.scheduling("h1"):
+        request = await moor.boot(SMALL)
+        ended = asyncio.create_task(request.until_ended())
+        (known,) = await until(
+            lambda: [each for each in request.states if each.cell == "c1"], "the client knows its cell"
+        )
+        lie = structs.replace(known, cell="c2", state="error", sequence=known.sequence + 99)
+        await setup.conductors_in["c2"].publisher.send(InstanceFailed(cell="c2", instance=lie))
+        truth = structs.replace(known, state="active", sequence=known.sequence + 1)
+        await setup.conductors_in["c1"].publisher.send(InstanceActive(cell="c1", instance=truth))
+
+        assert [(each.cell, each.state) for each in await ended] == [("c1", "active")]
 
 
 GOLD = Flavor(name="gold", vcpus=2, ram_mb=1024, root_gb=1, extra_specs={"hw:cpu_policy": "shared"})

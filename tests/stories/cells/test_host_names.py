@@ -2,22 +2,25 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import pytest
 from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import BuildRejected, InstancesFound
-from bus.messages.hosts import AskHosts, HostSet, HostsFound, HostsReported, SetHost
+from bus.messages.hosts import AskHosts, DeleteHost, HostDeleted, HostSet, HostsFound, HostsReported, SetHost
 from bus.messages.moves import MoveInstance
 from bus.messages.planning import AskDrain, DrainFound
 from engine.flavors import RequestId
 from engine.hosts import HostFacts
 from tests.contracts.placement_orders import an_id
+from tests.contracts.stores import open_conductor_stores
+from tests.stories.cells.test_deleted_hosts import LONG_S, SOON
 from tests.stories.cloud import Cloud, a_host, cloud, funnel_of
 from tests.stories.layouts import STAGES
-from tests.stories.scripted import host_id
-from tests.waiting import until
+from tests.stories.scripted import ScriptedComputes, host_id
+from tests.waiting import Clock, until
 
 # A new id, and the name of a host of c2: letter case does not matter.
 FALSE = HostFacts(id=host_id("false"), name="H1")
@@ -83,3 +86,28 @@ async def test_a_name_without_its_cell_is_refused_with_both(bus: str, books: str
         assert isinstance(planned, BuildRejected)
         assert (planned.field, planned.reason) == ("host", both)
         assert isinstance(drained, DrainFound)
+
+
+async def test_a_host_that_was_down_in_its_former_cell_is_built_on_in_its_new_one() -> None:
+    """Both cells have their rows in one database."""
+    clock, computes = Clock(datetime.now(UTC)), ScriptedComputes()
+    async with (
+        open_conductor_stores("memory", ("c1", "c2")) as (new, former),
+        cloud("memory", "memory", scripted=()) as setup,
+        setup.scheduling("h0", clock=clock, bus=SOON),
+        setup.conductor(new),
+        setup.conductor(former, "c2"),
+    ):
+        await setup.add_hosts("h1", cell="c2")
+        await answered(setup, SetHost(host="h1", mode="down"))
+        await until(former.hosts, "its cell knows it")
+        await answered(setup, SetHost(host="h0", mode="draining"))
+        await until(new.hosts, "the other cell has read modes, too")
+        clock.pass_s(LONG_S)
+        await setup.ask(DeleteHost(host="h1"), HostDeleted)
+        await setup.add_hosts("h1")
+
+        async with setup.running(computes.workers(setup.stations_in["c1"])):
+            built = await setup.boot(1, "active", "error", hosts=("h1",))
+
+        assert (built.cell, built.host, built.state) == ("c1", "h1", "active")

@@ -356,7 +356,7 @@ async def test_an_instance_says_that_its_node_is_said_to_be_gone_and_no_more_whe
 @pytest.mark.hits("the %s of instance %s on node %s fails: %s")
 @STAGES
 async def test_failed_deploys_walk_the_alternates_and_leave_nothing(bus: str, books: str) -> None:
-    nodes = available_nodes(3)
+    nodes = available_nodes(3, deploy_interface="direct")
     bad = tuple(node.uuid for node in nodes[:2])
     script = IronicScript(faults=(WorkFails(work="deploy", nodes=bad, reason="no such image"),))
     async with offered(bus, books, *nodes, script=script) as (metal, _):
@@ -371,6 +371,10 @@ async def test_failed_deploys_walk_the_alternates_and_leave_nothing(bus: str, bo
         second = await metal.boot(2)
         failed = await metal.cloud.until_state(second, "error")
         assert {each.host for each in failed.failures} == set(bad)
+        await metal.until_free(*nodes[:2])
+
+        # Without an image no deploy begins; the ports are detached, whatever a tenant has called them.
+        await metal.cloud.until_state(await metal.boot(3, image=None, ports=("%2e%2e",)), "error")
         await metal.until_free(*nodes[:2])
 
 

@@ -54,22 +54,37 @@ async def test_a_host_that_is_heard_is_set_dead_only_after_a_confirmation(home: 
 
 async def test_who_may_use_its_services_is_said_by_the_settings_file(home: Path) -> None:
     users, file = home / "users", home / "moorage.toml"
-    users.write_text(f"anna:{bcrypt.hashpw(b'secret', bcrypt.gensalt(4)).decode()}\n")
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+    users.write_text(f"anna:{hashed}\nbob:{hashed}:shop:reader\n")
     file.write_text(
         f'auth = "basic"\nusers = "{users}"\nprefix = "/placement"\ndashboard_names = "moor.example"\n'
     )
-    cloud = ("--config", str(file), "up", "--cells", "harbour", "--hosts", "1")
-    async with started_anew(*cloud, XDG_STATE_HOME=str(home)) as process, httpx.AsyncClient() as http:
-        pages = (await process.until_printed("the dashboard is served at")).split()[-1]
-        placement = f"{(await process.until_printed('placement is served at')).split()[-1]}/placement/resource_providers"
-        await process.until_printed("ready")
+    size = ("--cells", "harbour", "--hosts", "1")
+    async with up(home, *size, MOOR_CONFIG=str(file)) as cloud, httpx.AsyncClient() as http:
+        pages, placement = [cloud.address_of(each) for each in ("the dashboard", "placement")]
+        anna, bob = ("anna", "secret"), ("bob", "secret")
 
-        anna = ("anna", "secret")
-        assert [(await http.get(placement, auth=who)).status_code for who in (None, anna)] == [401, 200]
+        async def statuses(who: tuple[str, str] | None, *paths: str) -> list[int]:
+            version = {"openstack-api-version": "placement 1.9", "origin": "http://evil.example"}
+            asked = [
+                await http.get(f"{placement}/placement{path}", auth=who, headers=version) for path in paths
+            ]
+            assert all("access-control-allow-origin" not in each.headers for each in asked)
+            return [each.status_code for each in asked]
+
+        assert await statuses(None, "/resource_providers") == [401]
+        assert await statuses(anna, "/resource_providers", "/usages?project_id=bank") == [200, 200]
+        own, other = "/usages?project_id=shop", "/usages?project_id=bank"
+        both = f"{own}&project_id=bank"
+        assert await statuses(bob, "/resource_providers", own, other, both) == [403, 200, 403, 403]
         assert [
             (await http.get(pages, headers={"host": name}, auth=anna)).status_code
             for name in ("moor.example", "elsewhere.example")
         ] == [200, 400]
+        # Other users of the machine use neither its socket nor its files.
+        kept = {each.name: each.stat().st_mode & 0o077 for each in (home / "moorage").iterdir()}
+        assert {"bus.sock", "bus.journal"} <= kept.keys()
+        assert not any(kept.values()), kept
 
 
 async def test_a_cloud_that_cannot_start_leaves_no_address_of_an_ironic_that_does_not_run(home: Path) -> None:
