@@ -387,14 +387,16 @@ async def test_a_cell_may_not_declare(under_test: BrokerUnderTest, objects: Obje
             await within_patience(connection.declare(objects))
 
 
-async def test_a_cell_reads_its_own_work(under_test: BrokerUnderTest) -> None:
+async def test_a_cell_reads_its_own_work_and_who_has_sent_it_also_after_a_restart(
+    under_test: BrokerUnderTest,
+) -> None:
     await prepare(under_test, CONDUCTOR, COMPUTE)
-    async with (
-        connected(under_test.broker(CONDUCTOR)) as conductor,
-        connected(under_test.broker(COMPUTE)) as compute,
-    ):
+    async with connected(under_test.broker(COMPUTE)) as compute:
         await publish(compute, Parcel("moor.cell.c1", "spawned.c1", b"{}", mandatory=True))
 
+    await under_test.restart()
+
+    async with connected(under_test.broker(CONDUCTOR)) as conductor:
         (delivery,) = await drain(conductor, OWN_WORK, 1)
 
     assert delivery.sender == COMPUTE

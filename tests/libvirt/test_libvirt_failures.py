@@ -207,3 +207,16 @@ def test_a_build_whose_libvirt_goes_away_fails_only_when_its_domain_is_gone(host
     hypervisor.uri, hypervisor._connection, hypervisor.why_away = uri, connection, ""  # noqa: SLF001 - as above
     assert host.end_of_attempt(attempt).startswith("libvirt at test:///nowhere is away: ")
     assert host.left == []
+
+
+THEIRS = """<domain type='test'><name>theirs</name><memory>32768</memory><vcpu>1</vcpu>
+<cputune><vcpupin vcpu='0' cpuset='0'/></cputune><os><type>hvm</type></os></domain>"""
+
+
+def test_a_guest_does_not_get_the_cpu_that_a_guest_of_another_cloud_has(tmp_path: Path) -> None:
+    pinned = Flavor(vcpus=1, ram_mb=32, extra_specs={"resources:PCPU": "1", "resources:VCPU": "0"})
+    with closing(Host(tmp_path, cpus_dedicated="0")) as host:
+        order = host.spawn(flavor=pinned, share=host.share(pinned, VCPU=0, PCPU=1))
+        with host.libvirt() as connection:
+            connection.defineXML(THEIRS)
+        assert "0 is theirs's" in host.end_of(order)

@@ -13,7 +13,7 @@ import pytest
 from bus.broker import Receipt
 from bus.memory import MemoryBroker
 from bus.message import Parcel
-from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
+from bus.topology import API, Binding, Exchange, Objects, Queue, QueueKind, user_of
 from bus.unix_socket.client import UnixBroker
 from bus.unix_socket.frames import (
     CONNECTION,
@@ -28,7 +28,8 @@ from bus.unix_socket.frames import (
     request_for,
 )
 from bus.unix_socket.server import REQUESTS_UNDER_WAY_MAX, SocketTakenError, serve_unix
-from kit.errors import ConnectionLost, Refusal
+from kit.errors import AccessRefused, ConnectionLost, Refusal
+from tests.contracts.memory_under_test import topology_rights
 from tests.held_time import held_time
 from tests.waiting import PATIENCE_S
 
@@ -48,6 +49,15 @@ async def test_only_its_owner_may_use_the_socket(socket_path: Path) -> None:
     assert stat.S_ISSOCK(mode)
     assert stat.S_IMODE(mode) == 0o600
     assert not socket_path.exists()
+
+
+async def test_a_client_has_the_rights_of_the_user_that_it_names(socket_path: Path) -> None:
+    conductor = user_of("conductor", "c1")
+    async with serve_unix(MemoryBroker([topology_rights(conductor, ("c1",))]), socket_path):
+        connection = await UnixBroker(socket_path, conductor).connect()
+        with pytest.raises(AccessRefused):
+            await (await connection.open_publishing()).publish(Parcel(API, "host.set", b"{}"))
+        await connection.close()
 
 
 async def test_a_socket_in_use_is_left_to_its_server(socket_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from bus.addresses import ADDRESSES
+from kit.health import Listen, read_health_address
 from kit.settings import BadSetting, without_password
 from moor.commands import app
 from moor.settings import sources
@@ -275,3 +276,17 @@ def test_a_command_ignores_keys_of_other_commands(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["--config", str(file), "broker", "show"])
 
     assert done.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9100", ("127.0.0.1", 9100)),
+        (":9100", ("127.0.0.1", 9100)),
+        ("0.0.0.0:9100", ("0.0.0.0", 9100)),  # noqa: S104 - what an operator may write
+        ("[::1]:0", ("::1", 0)),
+        ("localhost:80", ("localhost", 80)),
+    ],
+)
+def test_a_port_alone_is_on_loopback(text: str, address: tuple[str, int]) -> None:
+    assert read_health_address(text) == Listen(*address)

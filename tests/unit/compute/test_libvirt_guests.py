@@ -17,7 +17,15 @@ from compute_sim.libvirt.core.machine import cpus_in_words, read_cpus, read_mach
 from compute_sim.libvirt.core.planning import ChosenCpus, NoPlan, choose_cpus, plan_guest
 from compute_sim.libvirt.core.plans import NAMESPACE, ForeignGuest, GuestPlan, PlannedMediated
 from compute_sim.libvirt.core.trees import tree_of
-from compute_sim.libvirt.settings import LibvirtSettings, may_connect, read_server_networks, read_servers
+from compute_sim.libvirt.images import CachedImages, ImageUser, downloaded
+from compute_sim.libvirt.settings import (
+    LibvirtRules,
+    LibvirtSettings,
+    may_connect,
+    read_server_networks,
+    read_servers,
+)
+from compute_sim.libvirt.work import WorkFailed
 from engine.inventories import ConsumerId
 from tests.unit.compute.libvirt_machines import (
     DATA,
@@ -344,3 +352,23 @@ def test_a_setting_that_cannot_be_read_is_named_with_its_value(field: str, value
         msgspec.convert({field: [value]}, LibvirtSettings)
 
     assert repr(value) in str(wrong.value)
+
+
+def test_a_name_that_leads_into_the_operators_own_network_is_not_connected_to() -> None:
+    rules = LibvirtRules(image_servers=("http://*",))
+    with pytest.raises(WorkFailed, match="whose address is neither public nor in a network"):
+        with downloaded("http://localhost/image", rules, lambda: None):
+            pass
+
+
+def test_a_disk_that_was_saved_without_a_project_is_the_image_of_its_instance_alone(tmp_path: Path) -> None:
+    name = f"{THEIRS}-5"
+    images = CachedImages(LibvirtRules(folder=str(tmp_path), images_gb=1))
+    images.begin()
+    (tmp_path / "images" / name).write_text("secret")
+
+    own = images.image(name, "", ImageUser(saved=name), lambda: None, is_disk=False)
+
+    assert Path(own.path).read_text() == "secret"
+    with pytest.raises(WorkFailed, match="an instance that was saved is an image for its project alone"):
+        images.image(name, "", ImageUser(), lambda: None, is_disk=False)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import AskInstances, InstancesFound, InstanceState
@@ -76,6 +77,7 @@ def _is_asked_for(row: InstanceState, question: AskInstances) -> bool:
         and (question.request_prefix == "" or row.request_id.hex.startswith(question.request_prefix))
         and (question.id_prefix == "" or row.id.hex.startswith(question.id_prefix))
         and question.name in ("", row.name)
+        and question.project in ("", row.project)
         and question.state in ("", row.state)
         and not (question.living and row.state == "deleted")
     )
@@ -137,6 +139,18 @@ async def test_histories_consoles_and_verdicts_take_names() -> None:
     assert (reasons.request.group.id, reasons.request.different_host) == (GROUP, (active,))
     with pytest.raises(NotFound, match="no instance 'nobody'"):
         await moor.history("nobody")
+
+
+async def test_a_name_means_an_instance_of_the_project_that_asks() -> None:
+    rows = Rows("active", "active")
+    rows.rows = [
+        structs.replace(row, project=project)
+        for row, project in zip(rows.rows, ("bank", "shop"), strict=True)
+    ]
+
+    await client_of(rows).of_project("shop").history("web")
+
+    assert [each.instance for each in rows.asked if isinstance(each, AskHistory)] == [rows.rows[1].id]
 
 
 HOST, OLD = ProviderId(UUID(int=1)), ProviderId(UUID(int=2))

@@ -205,6 +205,13 @@ def test_a_document_has_every_field_and_no_items_are_a_document_too() -> None:
     assert [listed((), "-o", form) for form in ("json", "yaml", "table")] == ["[]\n", "[]\n", "no ships\n"]
 
 
+def test_a_name_that_a_stranger_chose_does_not_command_the_terminal() -> None:
+    shown = listed((structs.replace(SHIPS[0], name="\x1b[2Jred\x9b"),))
+
+    assert r"\u001b[2" in shown
+    assert not {"\x1b", "\x9b"} & {*shown}
+
+
 def test_another_form_is_refused() -> None:
     ended = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["list", "-o", "xml"])
     assert ended.exit_code == 2

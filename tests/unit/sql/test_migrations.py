@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -17,9 +18,9 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from kit.errors import Failure
-from kit.sql import open_database, upgrade, version_table
+from kit.sql import RoleRights, make_roles, open_database, upgrade, version_table
 from kit.sql.migrations import newest_revision
-from tests.contracts.sql_stores import WORKER, empty_database
+from tests.contracts.sql_stores import WORKER, administer, as_role, empty_database, rows_of
 from tests.last_release import last_release
 from tests.running import closing
 
@@ -171,6 +172,31 @@ def _differences(connection: Connection, worker: str) -> list[Any]:
         connection, opts={"version_table": version_table(worker), "compare_type": True}
     )
     return list(compare_metadata(context, import_module(f"{worker}.tables").metadata))
+
+
+@pytest.mark.postgresql
+async def test_a_role_has_the_rights_that_are_listed_now_and_no_error_tells_its_password() -> None:
+    number = uuid4().hex
+    owner, reader = RoleRights(f"owner_{number}", {"bolts": (), "nuts": ()}), f"reader_{number}"
+    passwords = dict.fromkeys((owner.name, reader), "secret")
+    tables = ("CREATE TABLE bolts ()", "CREATE TABLE nuts ()")
+    async with empty_database("postgresql") as url:
+        await administer(*tables, "GRANT CREATE ON SCHEMA public TO PUBLIC", url=url)
+        for listed in (("bolts", "nuts"), ("bolts",)):
+            rights = RoleRights(reader, dict.fromkeys(listed, ("SELECT",)))
+            await make_roles(url, owner, [rights], passwords)
+        may = await rows_of(
+            url,
+            "SELECT has_table_privilege($1::name, 'bolts', 'SELECT'), has_table_privilege($1::name, 'nuts', 'SELECT'),"
+            " has_schema_privilege($1::name, 'public', 'CREATE')",
+            reader,
+        )
+        with pytest.raises(Failure, match="permission denied") as refused:
+            await make_roles(as_role(url, owner.name), owner, [], passwords)
+    await administer(f"DROP ROLE {owner.name}, {reader}")
+
+    assert may == [(True, False, False)]
+    assert "SCRAM" not in str(refused.value)
 
 
 async def _in(url: str, work: Callable[[Connection], T]) -> T:
