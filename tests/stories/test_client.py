@@ -235,15 +235,13 @@ async def test_events_of_its_project_are_heard_and_an_iterator_that_is_abandoned
     ):
         hearing = ears.of_project("shop").events("instance.active.*")
 
-        async def two() -> list[object]:
-            return [await anext(hearing), await anext(hearing)]
-
-        first = asyncio.create_task(two())
         # Nobody says when the subscription begins, so requests are sent until two are heard.
-        while not first.done():
-            for project in ("shop", "bank"):
-                await (await moor.boot(SMALL, project=project)).until_done()
-        for event in await first:
+        for _ in range(2):
+            following = asyncio.create_task(anext(hearing))
+            while not following.done():
+                for project in ("shop", "bank"):
+                    await (await moor.boot(SMALL, project=project)).until_done()
+            event = await following
             assert isinstance(event, InstanceActive)
             assert (event.instance.state, event.instance.project) == ("active", "shop")
     del hearing

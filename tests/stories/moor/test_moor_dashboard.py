@@ -223,7 +223,11 @@ async def test_the_pages_show_nodes_why_they_are_not_offered_and_who_owns_them(h
 async def test_a_dashboard_beside_the_cloud_asks_keystone_who_reads(home: Path) -> None:
     keystone = FakeKeystone()
     token = {"x-auth-token": keystone.issue(roles=[{"id": "r", "name": "admin"}])}
-    async with keystone.served() as asks, a_cloud(home) as (cloud, _):
-        async with served_beside(cloud, "--auth", "keystone", **asks) as url, httpx.AsyncClient() as client:
-            assert (await client.get(f"{url}/hosts")).status_code == 401
-            assert HOST in (await client.get(f"{url}/hosts", headers=token)).text
+    async with (
+        keystone.served() as asks,
+        a_cloud(home) as (cloud, _),
+        served_beside(cloud, "--auth", "keystone", **asks) as url,
+        httpx.AsyncClient(base_url=url) as client,
+    ):
+        assert (await client.get("/hosts")).status_code == 401
+        assert HOST in (await client.get("/hosts", headers=token)).text

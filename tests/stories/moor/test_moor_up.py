@@ -18,7 +18,6 @@ from tests.stories.moor.moor_process import (
     Result,
     a_terminal,
     moor_says,
-    started_anew,
     started_at,
     up,
 )

@@ -356,9 +356,9 @@ def test_a_setting_that_cannot_be_read_is_named_with_its_value(field: str, value
 
 def test_a_name_that_leads_into_the_operators_own_network_is_not_connected_to() -> None:
     rules = LibvirtRules(image_servers=("http://*",))
-    with pytest.raises(WorkFailed, match="whose address is neither public nor in a network"):
-        with downloaded("http://localhost/image", rules, lambda: None):
-            pass
+    downloading = downloaded("http://localhost/image", rules, lambda: None)
+    with pytest.raises(WorkFailed, match="whose address is neither public nor in a network"), downloading:
+        pass
 
 
 def test_a_disk_that_was_saved_without_a_project_is_the_image_of_its_instance_alone(tmp_path: Path) -> None:
