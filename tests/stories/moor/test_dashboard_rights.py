@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
@@ -15,7 +15,7 @@ from msgspec import Struct
 from engine.flavors import InstanceId
 from kit.health import Listen
 from moor.client import Client, Flavor
-from moor.dashboard.service import DashboardOptions, DashboardService
+from moor.dashboard.service import DashboardOptions
 from placement_worker.api.auth import (
     REMEMBERED_S,
     Authentication,
@@ -24,10 +24,10 @@ from placement_worker.api.auth import (
 )
 from tests.api.fake_keystone import FakeKeystone
 from tests.api.test_auth import ACCOUNT
-from tests.running import running
+from tests.asking import client_of
 from tests.stories.cloud import Cloud, cloud_on
 from tests.stories.layouts import one_broker_with_users
-from tests.unit.moor.dashboard_visits import NO_AUTHORITIES, SETTINGS, hidden
+from tests.unit.moor.dashboard_visits import FakeBrowser, Visited
 from tests.waiting import Clock, until
 
 HOST = "vault-1"
@@ -36,37 +36,29 @@ EVIL = "evil.example"
 # What no member of a project sees.
 OF_OPERATORS = (
     *("/", "/live", "/hosts", f"/hosts/c1/{HOST}", "/moves", "/waiting", "/dead", "/dead/api/x"),
-    f"/orders/drain?host={HOST}",
+    *(DOWN, f"/orders/drain?host={HOST}"),
 )
 PROJECTS = {"ann": "shop", "sue": "shop", "bob": "garden"}
 
 
 class Stage(Struct):
-    """A cloud with an instance of each project; and its dashboard, in front of which each opens a browser of their own."""
+    """A dashboard of a cloud with an instance of each project."""
 
-    setup: Cloud
+    visited: Visited
     moor: Client
     keystone: FakeKeystone
     clock: Clock[float]
-    url: str
     ids: Mapping[str, InstanceId]
-    stack: AsyncExitStack
 
-    async def browser(
-        self, token: str = "", *, cookies: Mapping[str, str] = {}, then: str = "/"
-    ) -> httpx.AsyncClient:
-        """Logged in by this token, if one is given; `cookies` were in the browser before."""
-        client = await self.stack.enter_async_context(a_browser(self.url))
-        for name, value in cookies.items():
-            client.cookies.set(name, value, domain="127.0.0.1", path="/")
-        if token:
-            page = await client.get("/login", params={"next": then})
-            fields = {**hidden(page), "next": then, "token": token}
-            answer = await client.post("/login", data=fields, headers={"origin": self.url})
-            assert answer.status_code == 303, answer.text
-            assert answer.headers["location"] in ("/", "/instances")
-            assert "HttpOnly" in answer.headers["set-cookie"].split("; ")
-        return client
+    async def logged_in(self, user: str, role: str = "member", then: str = "/") -> FakeBrowser:
+        return await self.let_in(self.visited.browser(), self.token(user, role), then)
+
+    async def let_in(self, browser: FakeBrowser, token: str, then: str = "/") -> FakeBrowser:
+        answer = await browser.log_in(token=token, next=then)
+        assert answer.status_code == 303, answer.text
+        assert answer.headers["location"] in ("/", "/instances")
+        assert "HttpOnly" in answer.headers["set-cookie"].split("; ")
+        return browser
 
     def token(self, user: str, role: str = "member") -> str:
         project = PROJECTS.get(user, "")
@@ -76,8 +68,8 @@ class Stage(Struct):
             roles=[{"id": role, "name": role}],
         )
 
-    async def logged_in(self, user: str, role: str = "member") -> httpx.AsyncClient:
-        return await self.browser(self.token(user, role))
+    def delete(self, project: str) -> str:
+        return f"/orders/delete?instance={self.ids[project]}"
 
     async def has_changed_nothing(self) -> None:
         assert (await self.moor.show_host(HOST)).setting.mode == "up"
@@ -85,50 +77,29 @@ class Stage(Struct):
         assert states == dict.fromkeys(self.ids.values(), "active")
 
 
-def a_browser(url: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, timeout=60, verify=NO_AUTHORITIES, headers={"accept": "text/html"})
-
-
 @asynccontextmanager
-async def a_dashboard(setup: Cloud, auth: Authentication) -> AsyncIterator[tuple[str, list[str]]]:
-    """Where it is served, and what its process has printed."""
-
-    def connect() -> Client:
-        return Client(setup.brokers.at_api("operator"), project="")
-
-    printed: list[str] = []
-    options = DashboardOptions(listen=Listen("127.0.0.1", 0), auth=auth)
-    service = DashboardService(connect, connect, SETTINGS, options, printed.append)
-    async with running((service,)):
-        await until(lambda: service.parts, "it is served")
-        yield service.url, printed
-
-
-@asynccontextmanager
-async def a_cloud() -> AsyncIterator[Cloud]:
+async def a_dashboard(auth: Authentication) -> AsyncIterator[tuple[Cloud, Visited]]:
     async with (
         one_broker_with_users("memory") as brokers,
         cloud_on(brokers, "memory") as setup,
         setup.scheduling(HOST),
     ):
-        yield setup
+        visited = Visited(setup.client, DashboardOptions(listen=Listen("127.0.0.1", 0), auth=auth))
+        async with visited.running():
+            yield setup, visited
 
 
 @asynccontextmanager
 async def a_stage() -> AsyncIterator[Stage]:
     keystone, clock = FakeKeystone(), Clock(time.time())
-    async with AsyncExitStack() as stack:
-        setup = await stack.enter_async_context(a_cloud())
-        moor = await stack.enter_async_context(Client(setup.brokers.at_api("operator"), project=""))
+    auth = KeystoneAuthentication(ACCOUNT, keystone.client(), clock)
+    async with a_dashboard(auth) as (setup, visited), Client(setup.brokers.at_api("operator")) as moor:
         ids = {}
         for project in ("shop", "garden"):
-            theirs = moor.of_project(project)
-            booted = await theirs.boot(Flavor(vcpus=1))
+            booted = await moor.boot(Flavor(vcpus=1), project=project)
             (ids[project],) = [each.id for each in await booted.until_done()]
-            await theirs.create_group("affinity", name=f"of-{project}")
-        auth = KeystoneAuthentication(ACCOUNT, keystone.client(), clock)
-        url, _ = await stack.enter_async_context(a_dashboard(setup, auth))
-        yield Stage(setup, moor, keystone, clock, url, ids, stack)
+            await moor.of_project(project).create_group("affinity", name=f"of-{project}")
+        yield Stage(visited, client_of(setup.client), keystone, clock, ids)
 
 
 async def shows(client: httpx.AsyncClient, path: str, *said: str, status: int = 200) -> str:
@@ -139,77 +110,67 @@ async def shows(client: httpx.AsyncClient, path: str, *said: str, status: int = 
 
 
 async def test_the_printed_address_opens_one_browser() -> None:
-    async with a_cloud() as setup, a_dashboard(setup, NoAuthentication()) as (url, printed):
-        (address,) = re.findall(r"http://\S+/open\?token=\S+", "".join(printed))
-        async with a_browser(url) as first, a_browser(url) as second:
-            assert (await first.get(address)).status_code == 303
-            assert (await second.get(address)).status_code == 403
-            assert (await second.get(DOWN)).status_code == 403
+    async with a_dashboard(NoAuthentication()) as (_, visited):
+        address = visited.shown[0].split()[-1]
+        first, second = visited.browser(), visited.browser()
+        assert (await first.get(address)).status_code == 303
+        for path in (address, DOWN):
+            await shows(second, path, status=403)
 
 
 async def test_a_forged_form_does_not_count_and_a_planted_session_opens_nothing() -> None:
     async with a_stage() as stage:
-        root = await stage.browser(stage.token("root", "admin"), then=f"/\\{EVIL}")
-        own = hidden(await root.get(DOWN))
-        other = hidden(await (await stage.logged_in("root", "admin")).get(DOWN))
-        tries: list[tuple[object, dict[str, str]]] = [
-            (own, {}),
-            *((own, {"origin": origin}) for origin in ("null", f"{stage.url}.{EVIL}", f"http://{EVIL}")),
-            (own, {"origin": f"http://{EVIL}", "host": EVIL}),
-            ({**own, "form_token": other["form_token"]}, {"origin": stage.url}),
-            ({**own, "form_token": ""}, {"origin": stage.url}),
-            ({**own, "mode": ["up", "down"]}, {"origin": stage.url}),
+        root = await stage.logged_in("root", "admin", then=f"/\\{EVIL}")
+        own = await root.form_of(DOWN)
+        other = await (await stage.logged_in("root", "admin")).form_of(DOWN)
+        tries: list[tuple[object, str | None]] = [
+            *((own, origin) for origin in (None, "null", f"{root.origin}.{EVIL}", f"http://{EVIL}")),
+            *(({**own, "form_token": token}, "") for token in ("", other["form_token"])),
+            ({**own, "mode": ["up", "down"]}, ""),
         ]
-        for form, headers in tries:
-            refused = await root.post("/orders/set-host", data=form, headers=headers)  # type: ignore[arg-type]
-            assert refused.status_code in (400, 403), (form, headers)
+        for form, origin in tries:
+            refused = await root.send_form("/orders/set-host", form, origin)  # type: ignore[arg-type]
+            assert refused.status_code in (400, 403), (form, origin)
 
-        attacker = await stage.logged_in("bob")
-        victim = await stage.browser(stage.token("root", "admin"), cookies=dict(attacker.cookies))
-        assert (await victim.get("/hosts")).status_code == 200
-        assert (await attacker.get("/instances")).status_code == 303
+        attacker, victim = await stage.logged_in("bob"), stage.visited.browser()
+        victim.cookies.set(
+            stage.visited.cookie, attacker.cookies[stage.visited.cookie], domain="127.0.0.1", path="/"
+        )
+        await shows(await stage.let_in(victim, stage.token("root", "admin")), "/hosts")
+        await shows(attacker, "/instances", status=303)
         await stage.has_changed_nothing()
 
 
 async def test_members_and_readers_do_and_see_only_what_is_of_their_project() -> None:
     async with a_stage() as stage:
-        ann, sue, bob = [
-            await stage.logged_in(name, role)
-            for name, role in (("ann", "member"), ("sue", "reader"), ("bob", "member"))
-        ]
-        delete = f"/orders/delete?instance={stage.ids['shop']}"
-        form = hidden(await ann.get(delete))
-        origin = {"origin": stage.url}
-        assert (await sue.get(delete)).status_code == 403
-        theirs = {**form, **hidden(await sue.get("/instances"))}
-        assert (await sue.post("/orders/delete", data=theirs, headers=origin)).status_code == 403
+        ann, bob = await stage.logged_in("ann"), await stage.logged_in("bob")
+        form = await ann.form_of(stage.delete("shop"))
+        await shows(await stage.logged_in("sue", "reader"), stage.delete("shop"), status=403)
         foreign = {**form, "instance": str(stage.ids["garden"])}
-        assert (await ann.post("/orders/delete", data=foreign, headers=origin)).status_code == 404
-        for client in (ann, bob):
-            assert (await client.get(DOWN)).status_code == 403
+        assert (await ann.send_form("/orders/delete", foreign)).status_code == 404
         down = {**form, "host": HOST, "mode": "down"}
-        assert (await ann.post("/orders/set-host", data=down, headers=origin)).status_code == 403
-        for client, own, other in ((ann, "shop", "garden"), (bob, "garden", "shop")):
+        assert (await ann.send_form("/orders/set-host", down)).status_code == 403
+        for client, another, own, other in ((ann, bob, "shop", "garden"), (bob, ann, "garden", "shop")):
             listed = await shows(client, "/instances", str(stage.ids[own]))
             assert str(stage.ids[other]) not in listed
-            await shows(client, f"/instances/{stage.ids[other]}", status=404)
-            await shows(client, f"/instances/{stage.ids[other]}?now=1", status=404)
+            for query in ("", "?now=1"):
+                await shows(client, f"/instances/{stage.ids[other]}{query}", status=404)
             for path in OF_OPERATORS:
                 await shows(client, path, status=403)
             groups = await shows(client, "/groups", f"of-{own}")
             assert f"of-{other}" not in groups
             (group,) = re.findall(r"/groups/([0-9a-f-]{36})", groups)
             await shows(client, f"/groups/{group}")
-            await shows(bob if client is ann else ann, f"/groups/{group}", status=404)
+            await shows(another, f"/groups/{group}", status=404)
         await stage.has_changed_nothing()
 
 
 async def test_what_would_fit_is_told_of_the_members_project_and_without_names_of_hosts() -> None:
     async with a_stage() as stage:
         await stage.moor.set_quota("shop", {"instances": 3})
-        root, ann = await stage.logged_in("root", "admin"), await stage.logged_in("ann")
 
-        await shows(root, "/why?vcpus=1000", HOST)
+        await shows(await stage.logged_in("root", "admin"), "/why?vcpus=1000", HOST)
+        ann = await stage.logged_in("ann")
         told = await shows(ann, "/why?vcpus=1000&project=garden", "quota allows 2 more")
 
         assert HOST not in told
@@ -217,15 +178,12 @@ async def test_what_would_fit_is_told_of_the_members_project_and_without_names_o
 
 async def test_only_who_keystone_knows_of_a_project_gets_in() -> None:
     async with a_stage() as stage:
-        nobody, late = await stage.browser(), await stage.browser()
-        origin = {"origin": stage.url}
-        fields = {**hidden(await nobody.get("/login")), "token": stage.token("nobody")}
-        assert (await nobody.post("/login", data=fields, headers=origin)).status_code == 403
-        assert (await nobody.get("/instances")).status_code == 303
+        late, token = stage.visited.browser(), stage.token("root", "admin")
+        assert (await late.log_in(token=stage.token("nobody"))).status_code == 403
+        await shows(late, "/instances", status=303)
         stage.keystone.is_down = True
-        fields = {**hidden(await late.get("/login")), "token": stage.token("root", "admin")}
-        assert (await late.post("/login", data=fields, headers=origin)).status_code == 503
-        assert (await late.get("/hosts")).status_code == 303
+        assert (await late.log_in(token=token)).status_code == 503
+        await shows(late, "/hosts", status=303)
 
 
 @pytest.fixture
@@ -237,58 +195,49 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_login_ends_with_its_logout_or_its_token() -> None:
     async with a_stage() as stage:
         gone = await stage.logged_in("root", "admin")
-        form, cookies = hidden(await gone.get(DOWN)), dict(gone.cookies)
-        assert (await gone.post("/logout", data=form, headers={"origin": stage.url})).status_code == 303
-        assert (await (await stage.browser(cookies=cookies)).get("/hosts")).status_code == 303
+        form, cookies = await gone.form_of(DOWN), dict(gone.cookies)
+        assert (await gone.send_form("/logout", form)).status_code == 303
+        gone.cookies.update(cookies)
+        await shows(gone, "/hosts", status=303)
 
         token = stage.token("root", "admin")
-        revoked = await stage.browser(token)
+        revoked = await stage.let_in(stage.visited.browser(), token)
         async with revoked.stream("GET", "/instances/live") as stream, asyncio.TaskGroup() as tasks:
             parts = stream.aiter_text()
             assert str(stage.ids["shop"]) in await anext(parts)
             del stage.keystone.tokens[token]
             stage.clock.pass_s(REMEMBERED_S + 1)
-            page = tasks.create_task(end_of(parts))
+            page = tasks.create_task(told_until(parts))
             await until(page.done, "the open page ends with the token")
-        assert (await revoked.get("/hosts")).status_code == 303
+        await shows(revoked, "/hosts", status=303)
 
 
 @pytest.mark.usefixtures("_looks_often")
 async def test_what_was_ordered_is_for_who_ordered_it() -> None:
     async with a_stage() as stage:
         ann, bob = await stage.logged_in("ann"), await stage.logged_in("bob")
-        sue = await stage.logged_in("sue", "reader")
-        origin = {"origin": stage.url}
-        form = hidden(await ann.get(f"/orders/delete?instance={stage.ids['shop']}"))
-        ordered = await ann.post("/orders/delete", data=form, headers=origin)
+        ordered = await ann.send_form("/orders/delete", await ann.form_of(stage.delete("shop")))
         job = ordered.headers["location"]
-        assert re.fullmatch(r"/jobs/[0-9a-f-]{36}", job)
-        await shows(ann, job)
-        for other in (sue, bob):
+        await shows(ann, job, "The instance is")
+        for other in (bob, await stage.logged_in("sue", "reader")):
             await shows(other, job, status=404)
-        form = hidden(await bob.get(f"/orders/delete?instance={stage.ids['garden']}"))
-        assert (await bob.post(f"{job}/stop", data=form, headers=origin)).status_code == 404
+        stopped = await bob.send_form(f"{job}/stop", await bob.form_of(stage.delete("garden")))
+        assert stopped.status_code == 404
 
         shop, garden = str(stage.ids["shop"]), str(stage.ids["garden"])
-        told = await read_live(ann, "deleted</span>")
-        assert (shop in told, garden in told) == (True, False)
-        told = await read_live(bob, garden)
-        assert (shop in told, garden in told) == (False, True)
+        for client, own, said in ((ann, shop, "deleted</span>"), (bob, garden, garden)):
+            async with client.stream("GET", "/instances/live") as stream:
+                told = await told_until(stream.aiter_text(), said)
+            assert [each in told for each in (shop, garden)] == [own == shop, own == garden]
         history = await stage.moor.history(stage.ids["shop"]).first(10)
         assert [each.by for each in history if each.what == "delete"] == ["moor-operator for ann"]
 
 
-async def end_of(parts: AsyncIterator[str]) -> None:
-    async for _ in parts:
-        """It goes on."""
-
-
-async def read_live(client: httpx.AsyncClient, said: str) -> str:
-    """What the live list of instances tells until it says this."""
+async def told_until(parts: AsyncIterator[str], said: str = "never said") -> str:
+    """What a live list tells until it says this, or ends."""
     told = ""
-    async with client.stream("GET", "/instances/live") as stream:
-        async for part in stream.aiter_text():
-            told += part
-            if said in told:
-                break
+    async for part in parts:
+        told += part
+        if said in told:
+            break
     return told
