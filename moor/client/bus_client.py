@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -69,20 +70,35 @@ async def station_on(
         yield station, await stack.enter_async_context(running((station,)))
 
 
+# The numbers of those that listen now, by the names of their stations.
+_LISTENING: defaultdict[str, set[int]] = defaultdict(set)
+
+
 @asynccontextmanager
 async def feed_of(station: Station, grant: Grant) -> AsyncIterator[Feed]:
     """Subscribe to the exchange and the routing keys that `grant` names, and yield the feed of batches.
 
     The first batch is empty: it says that the subscription is active.
     """
-    listening = Station(
-        station.consuming.broker, station.name, settings=station.settings, codec=station.codec
-    )
+    with _own_name(station.name) as name:
+        listening = Station(station.consuming.broker, name, settings=station.settings, codec=station.codec)
+        try:
+            async with aclosing(listen(listening, (grant,))) as feed:
+                yield feed
+        finally:
+            await listening.close()
+
+
+@contextmanager
+def _own_name(name: str) -> Iterator[str]:
+    """Each listener has a queue of its own. One that has ended leaves its name to the next one, since the broker keeps the queue for a while."""
+    heard = _LISTENING[name]
+    number = min({*range(len(heard) + 1)} - heard)
+    heard.add(number)
     try:
-        async with aclosing(listen(listening, (grant,))) as feed:
-            yield feed
+        yield f"{name}-{number}"
     finally:
-        await listening.close()
+        heard.discard(number)
 
 
 @asynccontextmanager
@@ -311,6 +327,12 @@ class BusClient:
         """
         speaker = broker_user_of(self._station.consuming.broker.user)
         matches = key_pattern(Grant(EVENTS, patterns)).fullmatch
+
+        def wanted(batch: Sequence[Received[Message]]) -> list[Message]:
+            """The queue may still have what an earlier listener asked for."""
+            messages = [each.message for each in batch if matches(destination_of(each.message).routing_key)]
+            return [each for each in messages if project in ("", project_of(each))]
+
         # A feed has nothing else.
         on_feeds = any(each.startswith(("build", "instance", "*", "#")) for each in patterns)
         if project and on_feeds and speaker is not None and speaker.application:
@@ -318,15 +340,12 @@ class BusClient:
             with suppress(AccessRefused):
                 async with feed_of(self._station, Grant(FEED, (project,))) as feed:
                     async for batch in feed:
-                        messages = [each.message for each in batch]
-                        wanted = [each for each in messages if matches(destination_of(each).routing_key)]
-                        if wanted or not batch:
-                            yield wanted
+                        if (heard := wanted(batch)) or not batch:
+                            yield heard
         async with feed_of(self._station, Grant(EVENTS, patterns)) as feed:
             async for batch in feed:
-                wanted = [each.message for each in batch if project in ("", project_of(each.message))]
-                if wanted or not batch:
-                    yield wanted
+                if (heard := wanted(batch)) or not batch:
+                    yield heard
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """Planted bugs in the public client, and in the commands of `moor`."""
 
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import AbstractContextManager, aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 
@@ -123,6 +123,10 @@ def left_instances_asked_about(real: Any) -> Any:
 planted_by("a client hears the events of all projects", BusClient, "listen", harm="unauthorised")(
     lambda real: lambda self, *patterns, **_project: real(self, *patterns)
 )
+
+
+# Who listens twice hears a part of the events at each place.
+planted_by("two listeners of one client share a queue", bus_client, "_own_name")(lambda _: nullcontext)
 
 
 # The error of a refused order does not say which order it was.

@@ -227,13 +227,8 @@ async def test_an_application_has_its_own_project_reads_what_is_stored_and_no_mo
 async def test_events_of_its_project_are_heard_and_an_iterator_that_is_abandoned_leaves_nothing_behind(
     bus: str, books: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with (
-        cloud(bus, books) as setup,
-        client(setup) as moor,
-        client(setup) as ears,
-        setup.scheduling("h1", vcpu=1000),
-    ):
-        hearing = ears.of_project("shop").events("instance.active.*")
+    async with cloud(bus, books) as setup, client(setup) as moor, setup.scheduling("h1", vcpu=1000):
+        hearing = moor.of_project("shop").events("instance.active.*")
 
         # Nobody says when the subscription begins, so requests are sent until two are heard.
         for _ in range(2):
