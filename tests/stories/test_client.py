@@ -12,7 +12,7 @@ from msgspec import structs
 from bus.messages.build import InstanceActive, InstanceFailed
 from bus.messages.stored_names import SetApplication
 from bus.topology import objects_of_application
-from engine.flavors import Wait
+from engine.flavors import InstanceId, Wait
 from moor.client import (
     BrokerAway,
     Client,
@@ -229,16 +229,25 @@ async def test_events_of_its_project_are_heard_and_an_iterator_that_is_abandoned
 ) -> None:
     async with cloud(bus, books) as setup, client(setup) as moor, setup.scheduling("h1", vcpu=1000):
         hearing = moor.of_project("shop").events("instance.active.*")
+        first = asyncio.create_task(anext(hearing))
 
-        # Nobody says when the subscription begins, so requests are sent until two are heard.
-        for _ in range(2):
-            following = asyncio.create_task(anext(hearing))
-            while not following.done():
-                for project in ("shop", "bank"):
-                    await (await moor.boot(SMALL, project=project)).until_done()
-            event = await following
-            assert isinstance(event, InstanceActive)
-            assert (event.instance.state, event.instance.project) == ("active", "shop")
+        async def booted(project: str) -> InstanceId:
+            (active,) = await (await moor.boot(SMALL, project=project)).until_done()
+            return active.id
+
+        # Nobody says when the subscription begins, so requests are sent until one is heard.
+        while not first.done():
+            await booted("bank")
+            await booted("shop")
+        ids = [await booted(project) for project in ("shop", "bank") * 4]
+        events = [await first]
+        async with asyncio.timeout(20):
+            while not isinstance(events[-1], InstanceActive) or events[-1].instance.id != ids[-2]:
+                events.append(await anext(hearing))
+        told = [each.instance for each in events if isinstance(each, InstanceActive)]
+        assert len(told) == len(events)
+        assert {each.project for each in told} == {"shop"}
+        assert [each.id for each in told][-4:] == ids[::2]
     del hearing
     await asyncio.get_running_loop().shutdown_asyncgens()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
