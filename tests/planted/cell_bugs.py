@@ -42,7 +42,6 @@ from tests.planted.replacing import (
     replaced,
     rewritten,
 )
-from tests.simulation.process import RUNNING
 
 
 @planted_as("a redelivered order carried out again", world=ANY_CLOUD, harm="doubled")
@@ -160,11 +159,12 @@ def rows_not_locked() -> AbstractContextManager[None]:
 @contextmanager
 def rows_of_others_not_taken() -> Iterator[None]:
     """A conductor looks after the rows that it has written itself, and after no others: when it dies, nobody does."""
+    # Each process has a cache of its own.
     writers: dict[Any, Any] = {}
 
     def saving(real: Any) -> Any:
         async def save(self: Any, rows: Any, forgotten: Any, said: Any) -> Any:
-            writers.update({row.id: RUNNING.get() for row in rows})
+            writers.update({row.id: self._cache for row in rows})
             return await real(self, rows, forgotten, said)
 
         return save
@@ -172,7 +172,7 @@ def rows_of_others_not_taken() -> Iterator[None]:
     def taking(real: Any) -> Any:
         async def take_due(self: Any, now: Any, limit: Any) -> Any:
             due = await real(self, now, limit)
-            return {id_: row for id_, row in due.items() if writers.get(id_) is RUNNING.get()}
+            return {id_: row for id_, row in due.items() if writers.get(id_) is self._cache}
 
         return take_due
 

@@ -13,7 +13,7 @@ from bus.messages.placement import LogPosition
 from kit.errors import Transient
 from kit.times import now
 from placement_worker import store_sql
-from placement_worker.settings import CHANGES_MAX, FEED_ENTRIES
+from placement_worker.settings import FEED_ENTRIES
 from placement_worker.store_sql import PlacementStore, claims, log, postgres_claims, trees
 from placement_worker.store_sql.log import ChangeFeed
 from placement_worker.store_sql.names import VocabularyCache
@@ -61,7 +61,7 @@ def log_pruned_beside_its_publisher(real: Any, connection: Any, logged_before: A
 # A reader that is far behind gets the first changes since its cursor, and takes them for all.
 @planted("of many changes since a cursor only the first are told", log, "read_log", harm="lost")
 async def only_first_changes_told(real: Any, transaction: Any, since: str, entries_max: Any = None) -> Any:
-    read = await real(transaction, since, entries_max or CHANGES_MAX)
+    read = await real(transaction, since, entries_max or vars(log)["CHANGES_MAX"])
     return read if entries_max or read is None else structs.replace(read, is_cut=False)
 
 
