@@ -63,7 +63,7 @@ async def until(
     """The first answer that holds, however slow the machine is. None never holds."""
     answer = None
     try:
-        async with asyncio.timeout(_at_most(within_s)):
+        async with asyncio.timeout(at_most(within_s)):
             while True:
                 began_s = time.monotonic()
                 asked = ask()
@@ -83,7 +83,7 @@ def wait_for(
     within_s: float = PATIENCE_S,
 ) -> T:
     """As `until`, in a test without an event loop."""
-    by_s = time.monotonic() + _at_most(within_s)
+    by_s = time.monotonic() + at_most(within_s)
     while True:
         began_s = time.monotonic()
         answer = ask()
@@ -98,7 +98,7 @@ def _pause_s(look_s: float) -> float:
     return max(PAUSE_S_MIN, min(PAUSE_S_MAX, 3 * look_s))
 
 
-def _at_most(within_s: float) -> float:
+def at_most(within_s: float) -> float:
     return min(within_s, float(os.environ.get(PATIENCE, within_s)))
 
 

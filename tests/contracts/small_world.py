@@ -9,7 +9,7 @@ from bus.broker import Broker, Connection, Consuming, Delivery, Receipt
 from bus.message import Parcel
 from bus.topology import DEAD, DEAD_QUEUE, Binding, Exchange, Limits, Objects, Queue, QueueKind
 from tests.running import closing
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, at_most, until
 
 T = TypeVar("T")
 
@@ -86,5 +86,5 @@ async def until_depth(connection: Connection, queue: str, depth: int) -> None:
 
 
 async def within_patience(doing: Awaitable[T]) -> T:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(at_most(PATIENCE_S)):
         return await doing
