@@ -15,7 +15,7 @@ from bus.broker import Publishing, Receipt
 from bus.message import Parcel
 from bus.rabbit.broker import LARGE_BYTES, REST_S, RabbitBroker, RabbitConnection, RestingTransports
 from bus.rabbit.rpc import ForeignExchange, ForeignQueue, RabbitRpc
-from kit.errors import AccessRefused, ConnectionLost
+from kit.errors import AccessRefused, ConnectionLost, OneWasRefused
 from tests.unit.brokers.test_rabbit_connecting import open_virtual_host
 from tests.waiting import until
 
@@ -121,6 +121,15 @@ async def test_a_confirm_that_stays_away_ends_its_connection(monkeypatch: pytest
             await publishing.publish(Parcel("e", "k", b"1"))
 
 
+async def test_of_many_under_way_none_is_given_up_when_the_node_refuses_one() -> None:
+    async with publishing_to(ScriptedNode((commands.Channel.Close(404, "not found", 60, 40),))) as (
+        _,
+        publishing,
+    ):
+        told = await asyncio.wait_for(asyncio.gather(*published(publishing), return_exceptions=True), 30)
+    assert [*map(type, told)] == [OneWasRefused] * PARCELS
+
+
 async def test_one_who_waits_for_a_confirm_may_be_cancelled() -> None:
     async with publishing_to(ScriptedNode((commands.Basic.Ack(4, multiple=True),))) as (_, publishing):
         first, *others = published(publishing)
@@ -138,6 +147,13 @@ async def test_an_rpc_that_is_refused_a_queue_leaves_no_channel_open() -> None:
                 await RabbitRpc.open(
                     connection, [ForeignQueue("calls", ForeignExchange("theirs"), "call")], 1
                 )
+
+
+async def test_an_answer_to_a_caller_of_an_rpc_that_has_gone_has_not_arrived() -> None:
+    async with publishing_to(ScriptedNode((commands.Basic.Ack(3, multiple=True), *returned(4)))) as (here, _):
+        rpc = await RabbitRpc.open(here, [], 1)
+        answered = asyncio.gather(*[rpc.reply("of a caller", b"{}") for _ in range(PARCELS)])
+        assert await asyncio.wait_for(answered, 30) == [*[Receipt.CONFIRMED] * 3, Receipt.UNROUTABLE]
 
 
 # Rests

@@ -10,12 +10,13 @@ from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.messages.administration import AskConsumer, AskQuotas, ConsumerFound, ConsumerState, QuotasFound
 from bus.messages.build import BuildInstance, BuildRejected
-from bus.messages.placement import ReleaseClaim
+from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim
 from bus.workers.handling import Answer, ReadOnly, Received, Said, Tell, Weighed
 from bus.workers.station import Station
 from engine.choosing.plugins import Plugins
 from engine.hosts import HostState
 from engine.picture.picture import Picture
+from engine.refusals import Claimed
 from scheduler_worker.settings import SchedulerPace, SchedulerSettings
 from scheduler_worker.wiring import Deciders, Given, Knowledge, Queues, Sending
 from tests.plugins import standard_plugins
@@ -80,13 +81,15 @@ class LoneScheduler:
         self.hosts.learn(hosts)
 
     async def _as_placement(self, questions: Sequence[Message]) -> list[Message]:
-        """No project has a limit."""
+        """No project has a limit, and each claim is granted."""
         return [
             ConsumerFound(consumer=self.consumers.get(each.consumer))
             if isinstance(each, AskConsumer)
+            else ClaimAnswered(consumer=each.consumer, attempt=each.attempt, verdict=Claimed())
+            if isinstance(each, ClaimResources)
             else QuotasFound(quotas=())
             for each in questions
-            if isinstance(each, AskConsumer | AskQuotas)
+            if isinstance(each, AskConsumer | ClaimResources | AskQuotas)
         ]
 
     async def handle(self, *messages: Message, attempts: int = 0) -> Sequence[Said]:

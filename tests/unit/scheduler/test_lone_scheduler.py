@@ -10,7 +10,7 @@ from msgspec import structs
 from bus.codec import encode
 from bus.memory import MemoryBroker
 from bus.message import Envelope, Message
-from bus.messages.build import BuildInstance, InstanceFailed
+from bus.messages.build import BuildInstance, DeleteInstance, InstanceFailed
 from bus.messages.cloud import AskOverview, AskTiles, HostCount, Overview, Tiles
 from bus.messages.hosts import AskHosts, HostsFound, SetHost
 from bus.messages.stored_names import (
@@ -25,7 +25,16 @@ from bus.messages.stored_names import (
 from bus.unreadable import Unreadable
 from bus.workers.handling import Bury, Tell
 from bus.workers.station import Station
-from engine.flavors import DeviceGroup, DeviceProfile, Flavor, Image, InstanceId, RequestId, instance_id_of
+from engine.flavors import (
+    DeviceGroup,
+    DeviceProfile,
+    Flavor,
+    Image,
+    InstanceId,
+    RequestId,
+    Wait,
+    instance_id_of,
+)
 from engine.inventories import GroupId, InventoryState
 from kit.errors import NotFound
 from scheduler_worker.core.instances.lifecycle import deleted
@@ -185,22 +194,33 @@ async def test_a_buried_request_of_which_no_row_can_be_written_lets_go_all_the_s
     assert await scheduler.store.instances(InstanceQuery()) == []
 
 
-async def test_a_message_that_cannot_be_sent_keeps_its_note() -> None:
+async def test_messages_that_cannot_be_sent_keep_their_notes() -> None:
     scheduler = LoneScheduler()
-    (row,) = accepted(SMALL, [instance_id_of(REQUEST, 0)], NOON, NOON)
-    over = deleted(row, NOON)
-    assert over is not None
+    rows = accepted(changed(count=3), [instance_id_of(REQUEST, index) for index in range(3)], NOON, NOON)
+    over = [each for row in rows if (each := deleted(row, NOON)) is not None]
     async with scheduler.store.transaction() as transaction:
-        await transaction.accept([NewRequest(REQUEST, b"", (over,))])
-        (kept,) = await transaction.note([[over]])
+        await transaction.accept([NewRequest(REQUEST, b"", tuple(over))])
+        sent, *kept = await transaction.note([[each] for each in over])
+        await transaction.confirm([sent])
 
     # Nothing is declared there.
     with pytest.raises(NotFound):
-        await scheduler.outbox.publish([Tell(each, None, kept) for each in messages_of(over)])
+        await scheduler.outbox.publish([Tell(each, None, kept[0]) for each in messages_of(over[1])])
 
-    (note,) = await scheduler.store.unconfirmed(NOON + timedelta(days=1), None, 10)
-    assert [each.id for each in note.rows] == [row.id]
+    (first,) = await scheduler.store.unconfirmed(NOON + timedelta(days=1), None, 1)
+    (second,) = await scheduler.store.unconfirmed(NOON + timedelta(days=1), first.kept, 1)
+    assert [each.id for note in (first, second) for each in note.rows] == [each.id for each in over[1:]]
     await scheduler.station.close()
+
+
+async def test_a_request_that_is_deleted_while_it_waits_is_tried_no_more() -> None:
+    scheduler = LoneScheduler()
+    await scheduler.handle(changed(wait=Wait(for_s=3600)))
+    assert len(await scheduler.store.waiting_digests(None)) == 1
+
+    await scheduler.handle(DeleteInstance(instance=instance_id_of(REQUEST, 0)))
+
+    assert not await scheduler.store.waiting_digests(None)
 
 
 async def test_an_event_of_another_cell_changes_nothing_and_is_not_repeated() -> None:
