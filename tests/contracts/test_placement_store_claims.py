@@ -55,12 +55,16 @@ async def test_a_claim_is_granted_and_kept(client: StoreClient) -> None:
 
 
 async def test_a_swap_moves_what_is_held_to_another_host(client: StoreClient) -> None:
-    await client.ask(a_claim(TWO_CPUS))
+    """Of a pool it takes the same again, which counts once."""
+    of_pool = amounts(provider("host-3"), MEMORY_MB=512)
+    await client.ask(a_claim(a_share(HOST, (*amounts(HOST, VCPU=2), *of_pool))))
+    there = (*amounts(OTHER_HOST, VCPU=4), *of_pool)
 
-    assert await client.ask_one(a_swap(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=4)))) == Claimed()
+    assert await client.ask_one(a_swap(a_share(OTHER_HOST, there))) == Claimed()
 
     assert await client.used(HOST) == {"VCPU": 0, "MEMORY_MB": 0}
-    assert await client.held(WEB) == {*amounts(OTHER_HOST, VCPU=4)}
+    assert (await client.used(provider("host-3")))["MEMORY_MB"] == 512
+    assert await client.held(WEB) == {*there}
     assert await client.store.holders_of(HOST, None, 10) == ()
 
 
