@@ -267,6 +267,10 @@ async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() 
             # A host lists what it has when its compute starts.
             has = (HeldAttempt(instance=ConsumerId(UUID(int=1)), attempt=1),)
             await until(lambda: [each.attempts for each in setup.listed] == [has])
+            # Of several pages, a later one has all that is behind the one before it.
+            behind = ConsumerId(UUID(int=0))
+            await setup.order(CheckHost(cell="c1", host=root_of(host), number=2, after=behind))
+            await until(lambda: [each.attempts for each in setup.listed] == [has, has])
 
 
 @pytest.mark.parametrize(
@@ -289,11 +293,14 @@ async def test_simulated_guests_outlive_their_process_in_a_database_and_end_with
             await setup.order(spawn(1, host))
             await until(lambda: setup.answers == [spawned(1, host)])
         async with _a_compute(setup, environment):
-            await setup.order(about(StopInstance, 1, host, number=1))
+            await setup.order(about(StopInstance, 1, host, number=1, save_as="image"))
             await until(lambda: len(setup.answers) == 2)
+            # Its answer was lost.
+            await setup.order(about(StopInstance, 1, host, number=1, save_as="image"))
+            await until(lambda: len(setup.answers) == 3)
 
-    no_such = "" if database else "the host has no attempt 1 of it"
-    assert setup.answers[1:] == [about(InstanceStopped, 1, host, failure=no_such, number=1)]
+    said = {"saved": "image"} if database else {"failure": "the host has no attempt 1 of it"}
+    assert setup.answers[1:] == [about(InstanceStopped, 1, host, number=1, **said)] * 2
 
 
 @asynccontextmanager

@@ -66,25 +66,29 @@ async def conducting(setup: CellSetup, clock_s: Clock[float]) -> AsyncIterator[P
 
 @ONE_BROKER
 async def test_with_no_scheduler_a_boot_on_a_host_that_fell_silent_takes_its_alternate(
-    bus: str, books: str
+    bus: str, books: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """So do all that became due at the same moment, though they are read one by one."""
+    monkeypatch.setattr("cell_conductor.store_sql.WAITING_PAGE", 1)
     clock_s = Clock(0.0)
     async with (
         cell_setup(bus, books, conducted=False) as setup,
         conducting(setup, clock_s) as watching,
     ):
         await setup.hosts(h1=SILENT, h2=BUILD)
-        order = order_for(1, "h1", "h2")
-        await setup.place(order)
-        await until(lambda: len(setup.computes.spawns) == 1)
+        orders = [order_for(number, "h1", "h2") for number in range(1, 5)]
+        for order in orders:
+            await setup.place(order)
+        await until(lambda: len(setup.computes.spawns) == len(orders))
 
         # The clock of attempts stands still: only the silence of the host can end this one.
         await move(clock_s, watching, int(SETTINGS.host_down_s) + 10)
 
-        end = await setup.told(order)
-        assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
-        assert [each.reason for each in end.failures] == ["the host's heartbeats have stopped"]
-        assert await setup.cloud.used() == {"h1": 1, "h2": 1}
+        for order in orders:
+            end = await setup.told(order)
+            assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
+            assert [each.reason for each in end.failures] == ["the host's heartbeats have stopped"]
+        assert await setup.cloud.used() == {"h1": 4, "h2": 4}
 
 
 def the_word(name: str, mode: HostMode, number: int) -> SetHostInCell:

@@ -328,6 +328,7 @@ async def test_what_was_built_here_stays_and_what_differs_is_named(home: Path) -
         shown = await cloud.json("group", "show", group)
         assert (shown["policy"], shown["max_per_host"], shown["project"]) == ("anti-affinity", 2, "shop")
         assert {each["consumer"] for each in shown["members"]} == {first, second}
+        assert {each["user"] for each in await cloud.json("provider", "holders", GOOD)} == {"ann"}
         found = await cloud.json("aggregate", "show", "zone-n")
         assert (found["id"], found["metadata"], found["hosts"]) == (zone, {"rack": "7"}, [GOOD])
         specs = (await cloud.json("flavor", "show", "gold"))["extra_specs"]

@@ -72,8 +72,9 @@ from placement_worker import candidates
 from placement_worker.settings import PlacementSettings
 from tests.contracts.placement_orders import a_release
 from tests.contracts.stage import CELLS, dead_letters
+from tests.contracts.store_client import StoreClient
 from tests.hostile_requests import hard_messages, hard_worlds
-from tests.stories.cloud import PLACING, Cloud, a_host, cloud
+from tests.stories.cloud import PLACING, SETTLED, Cloud, a_host, cloud
 from tests.stories.scripted import host_id
 from tests.waiting import until
 
@@ -270,6 +271,25 @@ async def test_the_feed_goes_on_in_a_new_term_when_its_leader_stops(bus: str, bo
             )
 
         assert (await setup.store.snapshot_page(0, 1)).published.term > before.published.term
+
+
+@STAGES
+async def test_what_a_worker_wrote_before_it_died_is_told_however_the_log_is_pruned_and_read(
+    bus: str, books: str
+) -> None:
+    async with cloud(bus, books, scripted=()) as setup, setup.listening("providers.changed") as said:
+        async with setup.placement():
+            await setup.report(a_host("h1"))
+        for name in ("h2", "h3", "h4"):
+            await StoreClient(setup.books).report(a_host(name))
+        await setup.books.prune(datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
+
+        async with setup.placement("placement-2", pace=structs.replace(SETTLED, entries_max=1)):
+            await until(
+                lambda: {state.name for each in changes_in(said) for state in each.providers},
+                "all are heard",
+                lambda names: names == {"h1", "h2", "h3", "h4"},
+            )
 
 
 HOST, NUMA = host_id("h1"), host_id("n1")

@@ -115,7 +115,9 @@ async def test_with_two_placement_workers_the_writes_of_both_are_known_before_a_
 
 @pytest.mark.hits("placement does not tell changes since so long ago: all is read again")
 @ONE_BROKER
-async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus: str, books: str) -> None:
+async def test_a_scheduler_away_longer_than_the_log_is_kept_or_is_read_at_once_reads_everything(
+    bus: str, books: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with cloud(bus, books) as setup, setup.placement():
         station = Station(setup.client.consuming.broker, "away", settings=SETTINGS, asks=True)
         async with setup.running((station,), station):
@@ -139,6 +141,10 @@ async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus
             await catching_up.catch_up()
 
             assert (catching_up.flight.status.runs, catching_up.readings_of_all) == (3, 2)
+            monkeypatch.setattr("placement_worker.store_sql.log.CHANGES_MAX", 2)
+            for name in ("h1", "h2", "h3"):
+                await setup.report(a_host(name, vcpu=10))
+            await catching_up.catch_up()
             now = await setup.books.revisions_page(0, 10)
             assert picture.trees.behind(dict(zip(now.internals, now.revisions, strict=True)), ()) == []
             assert len(picture.trees.internals()) == 3
