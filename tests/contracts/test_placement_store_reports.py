@@ -26,6 +26,7 @@ from tests.contracts.placement_orders import (
     provider,
 )
 from tests.contracts.store_client import StoreClient
+from tests.contracts.stores import undone
 
 NUMA = provider("numa-1")
 WHOLE = ReportedInventory(total=64, reserved=3, min_unit=2, max_unit=32, step_size=2, allocation_ratio=1.1)
@@ -69,6 +70,16 @@ async def test_a_new_tree_is_kept_whole(client: StoreClient) -> None:
     assert states[NUMA].traits == ("CUSTOM_NUMA",)
     assert states[HOST].traits == SSD
     assert set(states[HOST].aggregates) == {rack, row}
+
+
+async def test_a_name_that_came_with_a_report_that_was_rolled_back_is_made_again(client: StoreClient) -> None:
+    report = a_report(a_provider("host-1", traits=("CUSTOM_NEW",)))
+    async with undone(client.store.transaction()) as tx:
+        forest = await tx.lock_trees(keys_of_reports([report]))
+        await tx.write_trees(decide_reports(forest, [Sent(report)], VOCABULARY).changes)
+
+    await client.report(report)
+    assert (await client.provider(HOST)).traits == ("CUSTOM_NEW",)
 
 
 async def test_a_tree_that_is_deleted_and_recreated_never_shows_an_old_shape(client: StoreClient) -> None:

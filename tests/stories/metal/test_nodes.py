@@ -277,6 +277,27 @@ async def test_all_nodes_are_read_at_the_start_and_changes_heard_from_then_on(bu
 
 
 @ONE_BROKER
+async def test_all_changes_of_which_no_notification_comes_are_noticed_also_while_ironic_has_no_exchange(
+    bus: str, books: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ironic_sync.events.BIND_S", 0.1)
+    soon = structs.replace(QUICK, changes_s=0.2)
+    async with nodes_setup(bus, books, 3) as setup, setup.daemon("d1", settings=soon, inbox=Inbox()):
+        await setup.until_offered()
+        await setup.cloud.brokers.api.delete_exchange(IRONIC)
+        await until(lambda: "exists: it does not yet" in caplog.text, "the daemon misses the exchange")
+        first, second, gone = setup.nodes
+        setup.simulation.ironic.script = IronicScript(faults=(Loses(event_types=("*",)),))
+        setup.simulation.ironic.set_maintenance(str(first), is_on=True)
+        setup.simulation.ironic.set_maintenance(str(second), is_on=True)
+        await setup.until_stocks(first, {CLASS: 1})
+        setup.lose(gone)
+
+        await setup.connection.declare(Objects((Exchange(IRONIC, durable=False),)))
+        await setup.until_stocks(gone, None)
+
+
+@ONE_BROKER
 async def test_an_unreadable_notification_is_dead_lettered_and_its_neighbours_are_applied(
     bus: str, books: str
 ) -> None:

@@ -1,13 +1,16 @@
 """What keeps a host of Nova back: it is not fenced, something is under way, or its rows contradict each other; and what an instance holds here."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid5
 
 import pytest
 from msgspec import structs
 
+from bus.message import Message
 from bus.messages.audit import AdoptInstance
+from bus.messages.stored_names import CreateFlavor
 from engine.flavors import Flavor, Image, InstanceId, RequestId
 from engine.inventories import GroupId, InventoryState, ProviderId, ProviderState, ResourceAmount, Share
 from nova_bridge.importing.judging import (
@@ -26,6 +29,7 @@ from nova_bridge.importing.records import (
     NovaNode,
     NovaService,
 )
+from nova_bridge.importing.shared import Difference, create_shared
 from nova_bridge.importing.shares import HostTree, share_of, wanted_of
 from tests.nova.rows import SMALL, stored
 
@@ -121,6 +125,21 @@ def test_an_instance_is_taken_over_with_all_that_nova_says_of_it() -> None:
     )
     assert (plan.contradictions, plan.orders) == ((), (order, broken))
     assert plan.needs == {each.instance: {"VCPU": 2} for each in plan.orders}
+
+
+class Taken(list[Message]):
+    """All orders are taken."""
+
+    async def ask_all(self, orders: Sequence[Message]) -> Sequence[Message]:
+        self += orders
+        return orders
+
+
+async def test_all_orders_about_what_is_missing_are_given_each_after_those_before_it() -> None:
+    taken, (*three, other) = Taken(), [CreateFlavor(flavor=Flavor(name=name)) for name in "abcd"]
+    differences = [Difference("one", "", (*three,)), Difference("other", "", (other,))]
+    assert await create_shared(taken, differences) == []  # type: ignore[arg-type]
+    assert taken == [three[0], other, *three[1:]]
 
 
 ROOT = ProviderId(UUID(int=1))
