@@ -35,11 +35,13 @@ async def test_conflicts_are_told_apart_by_their_codes(server: Server) -> None:
     """Clients repeat a write after a concurrent update, and after nothing else."""
     of_host = f"/resource_providers/{HOST}"
     without_vcpu = {"resource_provider_generation": 2, "inventories": {"DISK_GB": {"total": 9}}}
+    with_an_old_view = without_vcpu | {"resource_provider_generation": 1}
     for *asked, code in (
         ("PUT", f"/allocations/{OTHER}", an_allocation(VCPU=8), "placement.undefined_code"),
         ("PUT", f"/allocations/{WEB}", an_allocation(generation=7, VCPU=1), "placement.concurrent_update"),
         ("POST", "/resource_providers", {"name": "host"}, "placement.duplicate_name"),
         ("PUT", f"{of_host}/inventories", without_vcpu, "placement.inventory.inuse"),
+        ("PUT", f"{of_host}/inventories", with_an_old_view, "placement.concurrent_update"),
         ("DELETE", of_host, None, "placement.resource_provider.cannot_delete_parent"),
     ):
         (error,) = (await server.ask(*asked)).json()["errors"]
@@ -47,7 +49,7 @@ async def test_conflicts_are_told_apart_by_their_codes(server: Server) -> None:
 
 
 async def test_of_several_consumers_all_are_written_or_none(server: Server) -> None:
-    both = {OTHER: an_allocation(VCPU=1), WEB: an_allocation(generation=7, VCPU=2)}
+    both = {WEB: an_allocation(generation=7, VCPU=2), OTHER: an_allocation(VCPU=1)}
     assert await server.reason("POST", "/allocations", both) == (
         409,
         f"Unable to allocate inventory: {WEB}: consumer generation conflict - expected 1 but got 7",

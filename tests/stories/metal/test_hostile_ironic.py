@@ -19,9 +19,10 @@ from msgspec import structs
 from bus.message import Parcel
 from bus.topology import IRONIC
 from engine.flavors import InstanceId
-from ironic_sync.core.ordering import Belief
+from ironic_sync.core.ordering import NOT_LISTED, Belief
 from laboratory.ironic import available_nodes
 from tests.stories.metal.test_deploys import QUICK, DeploySetup, deploy_setup
+from tests.stories.metal.test_restored_ironic import until_swept
 from tests.unit.ironic.captured import SCENARIOS, bodies_of, notification_in
 from tests.waiting import until
 
@@ -172,6 +173,44 @@ async def test_no_wrong_answer_or_notification_ends_a_daemon_and_everything_reco
             await until(lambda: _wrong(metal, instances), "each instance is where it is said to be", not_)
             await asyncio.gather(*map(metal.delete, instances))
             await metal.until_free(*nodes)
+
+
+class Proxy(WrongTransport):
+    """A transport to an Ironic that lists two nodes at a time. While `is_on`, a field of the first of them cannot be read, and a proxy on the
+    way finds no single node.
+    """
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/nodes"):
+            request = httpx.Request("GET", request.url.copy_set_param("limit", 2), headers=request.headers)
+            listed = json.loads(await (await self._way.handle_async_request(request)).aread())
+            for each in listed["nodes"][: self.is_on]:
+                each["maintenance"] = "yes"
+            return httpx.Response(200, json=listed, request=request)
+        if not self.is_on:
+            return await self._way.handle_async_request(request)
+        self.wrong_answers += 1
+        return httpx.Response(404, content=HTML, request=request)
+
+
+async def test_a_node_that_a_list_shows_wrongly_and_a_proxy_does_not_find_is_not_taken_for_deleted() -> None:
+    nodes, settings = available_nodes(8), structs.replace(QUICK, sweep_s=0.2)
+    async with deploy_setup("memory", "memory", *nodes) as metal:
+        proxy = metal.way = Proxy(metal.way, random.Random(1))
+        proxy.is_on = False
+        async with metal.daemon("d1", settings):
+            await metal.until_offered(*nodes)
+            before = await metal.cloud.providers()
+            proxy.is_on = True
+            # It takes nodes over, and reads each of them alone.
+            async with metal.daemon("d2", settings) as parts:
+                await until(lambda: proxy.wrong_answers, "single nodes are asked for", (8).__le__)
+                await until_swept(parts)
+
+            after = await metal.cloud.providers()
+            # One that was removed would have come back under another number.
+            assert all(after[name].internal == each.internal for name, each in before.items())
+            assert not any(NOT_LISTED in row.doubts for row in await metal.all_rows())
 
 
 async def _wrong(metal: DeploySetup, instances: Sequence[InstanceId]) -> list[object]:

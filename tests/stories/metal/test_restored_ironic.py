@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from msgspec import structs
 
-from bus.messages.cell import UndeployOrdered
+from bus.messages.cell import UndeployInstance, UndeployOrdered
 from engine.flavors import InstanceId
 from ironic_sync.core.deploying import NO_NODE
 from ironic_sync.core.ordering import believed_missing
@@ -56,6 +56,10 @@ async def test_an_instance_stays_where_ironic_says_that_an_ended_one_is(bus: str
         second = await active(there, 2)
 
         there.simulation.ironic.restore(backup)
+        await until_swept(parts)
+        # The order to take the first one off comes once more.
+        row = await there.row(node)
+        await there.cloud.send(UndeployInstance(cell="c1", instance=first, attempt=1, host=row.id))
         await until_swept(parts)
 
         (now,) = there.nodes
@@ -181,7 +185,7 @@ async def test_daemons_together_take_only_a_few_instances_off_by_themselves(bus:
 
 async def test_what_the_node_of_an_active_instance_says_is_told_beside_it(bus: str, books: str) -> None:
     (node,) = available_nodes(1)
-    async with offered(bus, books, node, rules=SWEEPS) as (there, _):
+    async with offered(bus, books, node, rules=SWEEPS) as (there, parts):
         instance = await active(there, 1)
         before = await there.cloud.until_state(instance, "active")
         assert before.reason == ""
@@ -205,6 +209,17 @@ async def test_what_the_node_of_an_active_instance_says_is_told_beside_it(bus: s
         await there.until_says(
             instance, f"instance {instance} lives here by the books, and Ironic has no instance on the node"
         )
+
+        # The cell's database is of before the instance: what its node tells then is no reason to take it off.
+        async with there.instances.transaction() as transaction:
+            await transaction.save([], [instance], [])
+        there.simulation.ironic.restore([structs.replace(as_it_was, provision_updated_at=later)])
+        await until(
+            lambda: there.row(node), "its node has told", lambda row: row.living and row.living.told == ""
+        )
+        await until_swept(parts)
+        assert [each.provision_state for each in there.nodes] == ["active"]
+        assert (await there.row(node)).deploy is None
 
 
 async def deleted_once_a_person_says_that_it_is_gone(

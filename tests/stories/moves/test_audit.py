@@ -7,11 +7,13 @@ from uuid import UUID
 
 import pytest
 
+from bus.messages.administration import SetQuota, WriteAnswered
 from bus.workers.station import Station
 from engine.inventories import ConsumerId, ProviderId
 from moor.client.books.auditing import FOUND, MENDED, NOT_MENDED, AuditResult, Finding
 from moor.client.books.books_reader import BooksReader
 from moor.client.books.views import Fault, InstanceView
+from moor.client.bus_client import answer_of
 from tests.stories.moor.moor_process import moor
 from tests.stories.moves.books_stage import books_stage
 from tests.stories.moves.damage import ADDED, DAMAGES, HARMLESS, IN_DOUBT, damage
@@ -30,6 +32,8 @@ def kinds_by_id(result: AuditResult) -> dict[UUID | None, set[str]]:
 @pytest.mark.parametrize("kind", STAGES)
 async def test_damage_by_hand_is_found_and_mended_and_then_the_audit_is_silent(kind: str) -> None:
     async with books_stage(kind) as stage:
+        # So what its instances hold is counted, too.
+        await answer_of(stage.client, SetQuota(project="shop", limits={"VCPU": 1000}), WriteAnswered)
         ids = await stage.boot_in(1, [*[each.state for each in DAMAGES.values()], "active", "active"])
         await stage.until_silent()
         harmed = dict(zip(DAMAGES, ids, strict=False))

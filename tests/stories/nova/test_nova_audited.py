@@ -130,16 +130,23 @@ async def test_the_command_frees_what_nova_never_knew_in_two_looks_and_nothing_e
         kept = json.loads(file.read_text())
         for each in kept["looks"]:
             each["at"] = (datetime.fromisoformat(each["at"]) - timedelta(hours=2)).isoformat()
+        # But another Nova was asked.
+        file.write_text(json.dumps(kept | {"nova": "http://another"}))
+        await is_left_alone(NOT_MENDED, 5, "--heal")
         file.write_text(json.dumps(kept))
 
         # A silent cell, and an error, stop all frees, however long it was.
         whole, api.services = api.services, [{"binary": "nova-compute", "host": "h", "status": "UNKNOWN"}]
         silent, (summary,) = await audit("--heal")
-        api.services, api.status = whole, 500
+        # So does one with no host, of which only its servers tell.
+        api.services, api.silent_servers = whole, [UUID(int=0xB0)]
+        partial, (of_partial,) = await audit("--heal")
+        api.silent_servers, api.status = [], 500
         broken, (of_broken,) = await audit("--heal")
         api.status = 200
-        assert (silent.code, broken.code) == (3, 3)
+        assert (silent.code, partial.code, broken.code) == (3, 3, 3)
         assert "silent" in str(summary["nova"])
+        assert "silent" in str(of_partial["nova"])
         assert "500" in str(of_broken["nova"])
         assert await held(stage) == all_of_them
 

@@ -5,7 +5,7 @@ and candidates are asked for, of which each can be claimed as it is.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -40,6 +40,7 @@ from bus.messages.administration import (
 from bus.messages.placement import (
     ClaimAnswered,
     ClaimResources,
+    InventoryInUse,
     ProvidersChanged,
     ReleaseClaim,
     ReportAccepted,
@@ -55,6 +56,7 @@ from engine.inventories import (
     ProviderState,
     ReportedInventory,
     ResourceAmount,
+    ShapeSeen,
     Share,
 )
 from engine.refusals import (
@@ -293,7 +295,7 @@ async def test_what_a_worker_wrote_before_it_died_is_told_however_the_log_is_pru
 
 
 HOST, NUMA = host_id("h1"), host_id("n1")
-EIGHT = {"VCPU": ReportedInventory(total=8)}
+EIGHT = {"VCPU": ReportedInventory(total=9, reserved=1)}
 
 
 def who(number: int) -> ConsumerId:
@@ -340,6 +342,9 @@ async def test_a_tree_is_made_filled_held_reshaped_and_deleted(bus: str, books: 
             SetAggregates(provider=NUMA, generation=0, aggregates=()),
         )
         assert await write(setup, SetAllocations(consumers=(holding(1, 3), holding(2, 2)))) == [Done()]
+        # Three are free, and one more is reserved.
+        (four,) = await setup.claim(claim(3, Share(host=HOST, amounts=holding(3, 4).amounts)))
+        assert isinstance(four, DoesNotFit)
 
         moved = Reshape(
             inventories=(
@@ -348,6 +353,8 @@ async def test_a_tree_is_made_filled_held_reshaped_and_deleted(bus: str, books: 
             ),
             allocations=(holding(1, 3, NUMA, 1), holding(2, 2, NUMA, 1)),
         )
+        in_use = InventoryInUse(provider=HOST, resource="VCPU", used=5)
+        assert await write(setup, structs.replace(moved, allocations=())) == [in_use]
         assert await write(setup, moved) == [Done()]
         states = await setup.providers()
         assert states["n1"].inventories["VCPU"].used == 5
@@ -420,6 +427,25 @@ async def test_a_candidate_can_be_claimed_as_it_is_until_the_shape_moves(bus: st
         await setup.report(a_host("h1", vcpu=8, traits=("CUSTOM_FAST",)))
         (refused,) = await setup.claim(claim(3, only.share))
         assert isinstance(refused, ShapeMoved)
+
+        # Nor after the host was deleted and made again, as long as such a claim may come late.
+        await write(setup, DeleteProvider(id=host_id("h2")))
+        await setup.store.prune(*[datetime.now(UTC) - timedelta(hours=1)] * 2)
+        await setup.report(a_host("h2", vcpu=4))
+        late = structs.replace(share("h2", 1), shapes=(ShapeSeen(root=host_id("h2"), shape=1),))
+        (refused,) = await setup.claim(claim(4, late))
+        assert isinstance(refused, ShapeMoved)
+
+
+@STAGES
+async def test_traits_that_an_operator_has_set_outlive_reports(bus: str, books: str) -> None:
+    async with placement_setup(bus, books) as setup:
+        await setup.report(a_host("h1"))
+        await write(setup, CreateTrait(name="CUSTOM_GOLD"))
+        await write(setup, SetTraits(provider=HOST, generation=None, traits=("CUSTOM_GOLD",)))
+        await setup.report(a_host("h1", traits=("CUSTOM_FAST",)))
+
+        assert (await setup.providers())["h1"].traits == ("CUSTOM_FAST", "CUSTOM_GOLD")
 
 
 @STAGES

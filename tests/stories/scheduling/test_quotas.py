@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 
 from bus.messages.administration import AskQuotas, Done, QuotasFound, SetQuota, WriteAnswered
+from bus.messages.audit import MendConsumer, MendedClaim
 from bus.messages.planning import AskExplanation, AskPlan, ExplanationsFound, PlanFound
 from engine.flavors import Flavor
+from engine.inventories import ResourceAmount, Share
 from engine.refusals import Claimed, QuotaExceeded
 from tests.stories.cloud import Cloud, a_build, cloud
 from tests.stories.layouts import STAGES
 from tests.stories.scheduling.test_all_or_nothing import all_of
-from tests.stories.scripted import Interfering
+from tests.stories.scripted import Interfering, host_id
 from tests.waiting import until
 
 SHOP = "shop"
@@ -50,6 +52,11 @@ async def test_a_build_over_the_quota_ends_in_error_with_its_numbers(bus: str, b
         await setup.delete(first.id)
         await until(lambda: used(setup), "the quota is free again", lambda found: found == {})
         await setup.boot(3, **TWO)
+        # So much an audit gives to an instance that had nothing.
+        share = Share(host=host_id("h1"), amounts=(ResourceAmount(host_id("h1"), "VCPU", 2),))
+        mended = MendedClaim(cell="c1", attempt=1, share=share, project=SHOP)
+        await setup.client.ask(MendConsumer(consumer=failed.id, claim=mended))
+        assert await used(setup) == {"VCPU": 4, "instances": 2}
 
 
 @STAGES

@@ -9,12 +9,16 @@ import pytest
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.audit import AdoptInstance
+from bus.messages.audit import AdoptInstance, BookEntry
+from bus.messages.build import InstanceState
 from bus.messages.stored_names import CreateFlavor
 from engine.flavors import Flavor, Image, InstanceId, RequestId
 from engine.inventories import GroupId, InventoryState, ProviderId, ProviderState, ResourceAmount, Share
+from moor.client.books.views import InstanceView
 from nova_bridge.importing.judging import (
     REQUESTS,
+    HostPlan,
+    differences_of,
     planned,
     what_is_under_way,
     why_not_fenced,
@@ -185,6 +189,33 @@ def share(
 
 def named(found: Share, tree: HostTree) -> set[tuple[str, str, int]]:
     return {(tree.own[each.provider].name, each.resource, each.amount) for each in found.amounts}
+
+
+def planned_on(vcpus: int) -> HostPlan:
+    """Two instances of two processors each come to a host that has so many."""
+    one = structs.replace(HOLDER, flavor=json.dumps({"cur": SMALL.object}))
+    both = (one, structs.replace(one, id=str(UUID(int=8))))
+    allocations = tuple(structs.replace(HELD, consumer=each.id) for each in both)
+    host = structs.replace(HOST, instances=both, allocations=allocations)
+    return planned(host, HostTree(ROOT, (provider("h1", is_root=True, VCPU=vcpus),)), {}, {}, NOON)
+
+
+def test_instances_that_fit_one_by_one_and_not_together_keep_their_host_back() -> None:
+    assert planned_on(4).contradictions == ()
+    assert planned_on(3).contradictions == ("VCPU of h1: its instances need 1 more than the host has here",)
+
+
+def test_what_an_instance_holds_otherwise_than_in_nova_is_named() -> None:
+    order, _ = planned_on(4).orders
+    told = InstanceState(id=order.instance, request_id=order.request_id, sequence=1, state="active")
+    claim = BookEntry(
+        order.instance, "INSTANCE", "", "", "c1", 1, 1, host=ROOT, held=(ResourceAmount(ROOT, "VCPU", 1),)
+    )
+    view = InstanceView(order.instance, at_api=told, consumer=claim)
+
+    differences = differences_of(order, {"VCPU": 2}, view, is_asked=True)
+
+    assert f"instance {order.instance}: it holds 2 VCPU in Nova, and 1 here" in differences
 
 
 def test_its_own_cells_say_which_node_gives_what() -> None:

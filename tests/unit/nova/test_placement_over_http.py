@@ -239,6 +239,12 @@ async def test_of_claims_that_come_together_only_those_without_room_are_refused(
         assert Claimed() in (verdicts[0], verdicts[4])
         assert (world.free(HOST), world.free(OTHER)) == (2, 8)
 
+        # Nor is what a consumer holds overwritten by a claim that came together with others.
+        smaller = a_claim(there.consumer, (structs.replace(AMOUNTS[0], amount=1),))
+        _, kept = await world.claims.ask_all([a_claim(uuid4()), smaller])
+        assert isinstance(kept, ClaimAnswered)
+        assert kept.verdict == AlreadyClaimed(attempt=0, share=Share(host=HOST, amounts=AMOUNTS))
+
 
 @EACH
 async def test_a_release_frees_what_was_claimed_but_nothing_that_somebody_wrote_since(kind: str) -> None:

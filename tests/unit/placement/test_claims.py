@@ -80,9 +80,10 @@ def a_ledger(
     held: Mapping[ConsumerId, tuple[ResourceAmount, ...]] | None = None,
     inventory: InventoryState | None = None,
     cells: Mapping[ProviderId, str] | None = None,
+    resource: str = "VCPU",
 ) -> Ledger:
     """Two hosts, one of them with a child, each with eight VCPU or with this inventory."""
-    stock = {"VCPU": inventory or InventoryState(total=8)}
+    stock = {resource: inventory or InventoryState(total=8)}
     consumers = {who.int: Consumer(id=who) for who in (WEB, DB, CLEANUP, MIGRATION)}
     return Ledger(
         consumers=consumers | {consumer.id.int: consumer for consumer in living},
@@ -121,7 +122,10 @@ def living(who: ConsumerId = WEB, attempt: int = 1) -> Consumer:
     [(1, "min_unit", 2), (8, "max_unit", 6), (3, "step_size", 2), (6, "capacity", 0)],
 )
 def test_a_shortfall_names_the_rule_its_bound_and_what_is_free(asked: int, rule: str, bound: int) -> None:
-    inventory = InventoryState(total=8, reserved=1, min_unit=2, max_unit=6, step_size=2, used=3)
+    # Its ratio multiplies what is left after the reserve.
+    inventory = InventoryState(
+        total=8, reserved=1, allocation_ratio=2.0, min_unit=2, max_unit=6, step_size=2, used=10
+    )
 
     verdict = judged(a_ledger(inventory=inventory), a_claim(a_share(HOST, amounts(HOST, VCPU=asked))))
 
@@ -184,6 +188,15 @@ IN_TWO = (*amounts(HOST, VCPU=1), *amounts(OTHER_HOST, VCPU=1))
         *[(ALL, a_swap(THERE, returns=each), "returns") for each in (WEB, DB)],
         (ALL, a_swap(THERE, returns=CLEANUP, cleanup=CLEANUP), "heir.id"),
         (ALL, a_swap(THERE, returns=CLEANUP, migration=MIGRATION), "heir.type"),
+        # What is given whole is given once.
+        *[
+            (
+                a_ledger(inventory=InventoryState(total=2, used=1), resource=each),
+                a_claim(a_share(HOST, amounts(HOST, **{each: 2}))),
+                DoesNotFit(shortfalls=(Shortfall(provider=HOST, resource=each, asked=2, free=1),)),
+            )
+            for each in ("PCPU", "SRIOV_NET_VF")
+        ],
     ],
     ids=itertools.count(),
 )
@@ -200,17 +213,22 @@ def test_an_order_gets_this_verdict_or_is_refused_by_this_field(
 PAIRS, TOGETHER = (structs.replace(GROUP, max_per_host=2), structs.replace(GROUP, policy="affinity"))
 
 
-def with_group(group: ServerGroup, *members: ConsumerId, of: str = "shop") -> Ledger:
+def with_group(
+    group: ServerGroup, *members: ConsumerId, of: str = "shop", elsewhere: Mapping[ConsumerId, ProviderId] = {}
+) -> Ledger:
     """The first host has an instance of the group, and these, too; the second has nobody."""
     there = (DB, *members)
     rows = [structs.replace(living(who), group=group.id) for who in there]
-    book = GroupBook(GroupRow(group, of), tuple((who, HOST) for who in there))
+    book = GroupBook(GroupRow(group, of), (*((who, HOST) for who in there), *elsewhere.items()))
     return structs.replace(a_ledger(*rows, held=dict.fromkeys(there, HELD)), groups={group.id: book})
 
 
 def with_quota(**used: int) -> Ledger:
     quota = Quota("shop", limits={"VCPU": 4, INSTANCES: 2}, used=used)
     return structs.replace(a_ledger(living(), held={WEB: amounts(HOST, VCPU=2)}), quotas={"shop": quota})
+
+
+LEAVES_WITH_OTHERS = structs.replace(a_swap(THERE, group=TOGETHER), leaves=(HOST,))
 
 
 def of_vcpus(amount: int, who: ConsumerId = MIGRATION) -> ClaimOrder:
@@ -246,6 +264,9 @@ def of_vcpus(amount: int, who: ConsumerId = MIGRATION) -> ClaimOrder:
         (with_quota(VCPU=6, instances=1), of_vcpus(1), QuotaExceeded),
         (with_quota(VCPU=6, instances=1), a_swap(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=2))), Claimed),
         (with_quota(VCPU=6, instances=1), structs.replace(of_vcpus(1), project="bank"), Claimed),
+        # All of an affinity group may leave a host together, but not for another one than its members elsewhere have.
+        (with_group(TOGETHER, WEB), LEAVES_WITH_OTHERS, Claimed),
+        (with_group(TOGETHER, WEB, elsewhere={FAR: provider("host-3")}), LEAVES_WITH_OTHERS, GroupRefused),
     ],
     ids=itertools.count(),
 )

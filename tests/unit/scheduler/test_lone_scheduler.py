@@ -39,6 +39,7 @@ from engine.inventories import GroupId, InventoryState
 from kit.errors import NotFound
 from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.core.instances.rows import accepted, messages_of
+from scheduler_worker.requests.limits import ProjectLimits
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_sql import InstanceQuery, NewRequest
 from scheduler_worker.wiring import scheduler_parts
@@ -157,6 +158,22 @@ async def test_a_refusal_names_the_field_and_the_reason(order: Message, field: s
     assert answer.field == field
     assert reason in answer.reason
     assert await scheduler.ask(AskImages()) == ImagesFound(images=(DEBIAN,))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (SchedulerSettings(project_rate=1), "may ask this scheduler for 1 a second"),
+        (SchedulerSettings(project_records_max=100), "100 instances that have no host"),
+    ],
+)
+def test_a_project_that_has_asked_for_all_that_it_may_is_refused(
+    settings: SchedulerSettings, reason: str
+) -> None:
+    limits = ProjectLimits(MemorySchedulerStore(), settings)
+    assert limits.over("shop", 100, NOON) == ""
+    assert reason in limits.over("shop", 1, NOON)
+    assert limits.over("bank", 1, NOON) == ""
 
 
 async def test_an_order_that_cannot_be_read_is_kept_for_a_person() -> None:

@@ -286,6 +286,8 @@ async def test_a_row_that_an_audit_mends_has_the_size_that_its_cell_has_confirme
     spec = decoded(after.current_spec)
     assert spec is not None
     assert dict(spec.amounts) == {**WEB_AMOUNTS, "VCPU": 4}
+    # An audit that has read the row before its last change mends nothing.
+    assert mended(there, MendInstance(seen=there.told.sequence - 1, instance=of_cell)) is None
     still = mended(
         there, MendInstance(seen=there.told.sequence, instance=structs.replace(there.told, sequence=40))
     )
