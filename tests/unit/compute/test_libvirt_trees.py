@@ -27,6 +27,7 @@ from compute_sim.libvirt.core.machine import (
 )
 from compute_sim.libvirt.core.plans import ForeignGuest, ForeignMemory
 from compute_sim.libvirt.core.trees import host_of, tree_of
+from compute_sim.libvirt.settings import LibvirtHost, LibvirtRules
 from engine.inventories import ProviderId, ReportedInventory
 from tests.unit.compute.libvirt_machines import (
     DATA,
@@ -376,12 +377,15 @@ def test_a_function_with_a_network_interface_is_a_network_card() -> None:
 
 def test_a_machine_without_cells_is_one() -> None:
     text = "<capabilities><host><cpu><arch>x86_64</arch><topology sockets='1' cores='2' threads='2'/></cpu></host></capabilities>"
-    layout = layout_of(ROOT, read_machine(text, memory_mb=4_096), HostOffer(name="h1"))
+    offer = LibvirtRules(disk_gb=100, images_gb=7).offer(LibvirtHost("h1", ""), "kvm")
+    layout = layout_of(ROOT, read_machine(text, memory_mb=4_096), offer)
     root = named(tree_of(layout))[""]
 
     assert layout.is_flat
     assert root.inventories["VCPU"].total == 4
     assert root.inventories["MEMORY_MB"] == ReportedInventory(total=4_096, reserved=512)
+    # The room of the cache of images is not for guests.
+    assert root.inventories["DISK_GB"] == ReportedInventory(total=100, reserved=7)
 
 
 @pytest.mark.parametrize(
