@@ -10,7 +10,7 @@ from bus.messages.planning import AskExplanation, AskPlan, ExplanationsFound, Pl
 from engine.flavors import Flavor
 from engine.inventories import ResourceAmount, Share
 from engine.refusals import Claimed, QuotaExceeded
-from tests.stories.cloud import Cloud, a_build, cloud
+from tests.stories.cloud import Cloud, a_build, cloud, filler_of
 from tests.stories.layouts import STAGES
 from tests.stories.scheduling.test_all_or_nothing import all_of
 from tests.stories.scripted import Interfering, host_id
@@ -52,10 +52,10 @@ async def test_a_build_over_the_quota_ends_in_error_with_its_numbers(bus: str, b
         await setup.delete(first.id)
         await until(lambda: used(setup), "the quota is free again", lambda found: found == {})
         await setup.boot(3, **TWO)
-        # So much an audit gives to an instance that had nothing.
+        # What an audit gives to an instance without a claim counts, too.
         share = Share(host=host_id("h1"), amounts=(ResourceAmount(host_id("h1"), "VCPU", 2),))
         mended = MendedClaim(cell="c1", attempt=1, share=share, project=SHOP)
-        await setup.client.ask(MendConsumer(consumer=failed.id, claim=mended))
+        await setup.client.ask(MendConsumer(consumer=filler_of("lost"), claim=mended))
         assert await used(setup) == {"VCPU": 4, "instances": 2}
 
 

@@ -214,7 +214,10 @@ PAIRS, TOGETHER = (structs.replace(GROUP, max_per_host=2), structs.replace(GROUP
 
 
 def with_group(
-    group: ServerGroup, *members: ConsumerId, of: str = "shop", elsewhere: Mapping[ConsumerId, ProviderId] = {}
+    group: ServerGroup,
+    *members: ConsumerId,
+    of: str = "shop",
+    elsewhere: Mapping[ConsumerId, ProviderId] = {},
 ) -> Ledger:
     """The first host has an instance of the group, and these, too; the second has nobody."""
     there = (DB, *members)
