@@ -303,9 +303,16 @@ async def test_hosts_and_instances_of_several_cells_are_in_one_only(home: Path) 
     assert {each["copied"] for where, each in told.items() if "/" in where} == {0}
 
 
+CELL = {"id": 0, "cpuset": [0, 1], "memory": SMALL.ram_mb, "pagesize": 2048}
+IN_LARGE_PAGES = json.dumps(
+    stored("InstanceNUMATopology", "1.3", {"cells": [stored("InstanceNUMACell", "1.6", CELL)]})
+)
+WITH_LARGE_PAGES = "numa_nodes=1,ram_mb=126976,pages=2048:4096"
+
+
 @pytest.mark.timeout(300)
 async def test_what_was_built_here_stays_and_what_differs_is_named(home: Path) -> None:
-    """Shared things keep their ids, and bare metal is left alone."""
+    """Shared things keep their ids, memory its pages, and bare metal is left alone."""
     addresses = an_estate(home)
     first, second = id_of("instance", 0), id_of("instance", 1)
     with NovaRows.again(addresses) as nova:
@@ -313,7 +320,8 @@ async def test_what_was_built_here_stays_and_what_differs_is_named(home: Path) -
         zone = nova.aggregate("zone-n", [GOOD], rack="7")
         nova.flavor(FlavorRow(name="gold", id=5, extra_specs={"trait:HW_CPU_X86_AVX2": "required"}))
         nova.host("harbour", "metal", hypervisor_type="ironic")
-    async with up(home, "--cells", "harbour", "--hosts", "4") as cloud:
+        of_extra("numa_topology", IN_LARGE_PAGES)(nova, BAD, second)
+    async with up(home, "--cells", "harbour", "--hosts", "4", "--host-size", WITH_LARGE_PAGES) as cloud:
         (built,) = (await cloud.json("boot", "--vcpus", "1", "--host", BAD))["instances"]
         code, told = await imported(cloud, addresses)
         assert code == 1
@@ -325,6 +333,8 @@ async def test_what_was_built_here_stays_and_what_differs_is_named(home: Path) -
         await cloud.json("delete", built["id"], "--wait")
         code, told = await imported(cloud, addresses)
         assert (code, told["harbour/metal"]["stage"]) == (0, "bare metal"), told
+        of_node = (await cloud.json("provider", "show", f"{BAD}_NUMA0"))["inventories"]
+        assert of_node["CUSTOM_MEMORY_MB_PAGES_2048"]["used"] == SMALL.ram_mb
         shown = await cloud.json("group", "show", group)
         assert (shown["policy"], shown["max_per_host"], shown["project"]) == ("anti-affinity", 2, "shop")
         assert {each["consumer"] for each in shown["members"]} == {first, second}
