@@ -1,7 +1,11 @@
-"""Conductors of one cell when one of them dies, and when two of them compete."""
+"""Conductors of one cell when one of them dies, and when two of them compete; and those of two cells on one database."""
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from operator import not_
+
+from msgspec import structs
 
 from bus.message import Message
 from bus.messages.cell import (
@@ -9,16 +13,19 @@ from bus.messages.cell import (
 )
 from bus.workers.station import Station
 from cell_conductor.core.rows import Instance
+from tests.contracts.stage import CELLS
+from tests.contracts.stores import open_conductor_stores
 from tests.stories.cells.cell_setup import (
+    CONDUCTING,
     CellSetup,
     cell_setup,
     order_for,
     removal,
 )
-from tests.stories.cloud import a_host
+from tests.stories.cloud import a_host, cloud
 from tests.stories.layouts import ONE_BROKER
 from tests.stories.scripted import BUILD, FAIL, SILENT, host_id
-from tests.waiting import until
+from tests.waiting import Clock, until
 
 
 @ONE_BROKER
@@ -106,3 +113,31 @@ async def another_leaves_due(setup: CellSetup, order: PlaceInCell) -> None:
     )
     async with setup.store_of_heir.transaction() as tx:
         await tx.save([row], [], [])
+
+
+@ONE_BROKER
+async def test_a_cell_forgets_what_has_ended_there_and_nothing_of_another_cell_in_its_database(
+    bus: str, books: str
+) -> None:
+    clock, order = Clock(datetime.now(UTC)), removal(order_for(1, "h1"))
+    async with (
+        cloud(bus, books, scripted=()) as setup,
+        open_conductor_stores(books, CELLS, clock) as stores,
+        setup.placement(),
+    ):
+        for cell, store in zip(CELLS, stores, strict=True):
+            async with setup.conductor(store, cell, clock=clock):
+                await setup.send(structs.replace(order, cell=cell))
+                await until(lambda store=store: store.read([order.instance]), "its end is noted")  # type: ignore[misc]
+        ours, theirs = stores
+
+        async def later() -> Sequence[Instance]:
+            clock.pass_s(CONDUCTING.kept_after_end_s + 1)
+            # With it, it is noted that what was said before has arrived.
+            await setup.send(removal(order_for(2, "h1")))
+            return await ours.read([order.instance])
+
+        async with setup.conductor(ours, clock=clock):
+            await until(later, "it is forgotten", not_)
+
+        assert await theirs.read([order.instance])
