@@ -156,7 +156,8 @@ class InboxConsuming:
         (queue,), was_bound = self._inbox.queues, self._is_bound
         names = queue.name, queue.bindings[0].exchange
         try:
-            if self._inbox.exchanges:
+            # While it counts as bound it is not created: that it is missing would not be noticed.
+            if self._inbox.exchanges and not was_bound:
                 await self._connection.declare(Objects(self._inbox.exchanges))
             await self._connection.bind(queue.name, queue.bindings)
         except NotFound:

@@ -128,6 +128,18 @@ async def test_an_exchange_that_went_and_came_back_is_bound_again(under_test: Br
         assert await heard(reader, 1) == [2]
 
 
+async def test_a_reader_that_creates_the_exchange_again_tells_that_it_has_missed_some(
+    under_test: BrokerUnderTest,
+) -> None:
+    inbox = Inbox(creates_exchange=True)
+    async with connected(under_test.broker()) as ironic, hearing(under_test.broker(), inbox) as reader:
+        await under_test.delete_exchange(INBOX.exchange)
+
+        assert await within_patience(reader.receive()) == ()
+        await publish(ironic, said(1))
+        assert await heard(reader, 1) == [1]
+
+
 async def test_the_role_ironic_may_read_and_bind_again_and_no_more(under_test: BrokerUnderTest) -> None:
     user = user_of("ironic")
     status = Status("inbox")
