@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,6 +12,7 @@ from kit.parts import (
     PartState,
     Pauses,
     Periodic,
+    RowByRow,
     SingleFlight,
     Supervised,
     operational,
@@ -77,6 +79,22 @@ def test_a_bug_ends_the_part_with_its_traceback(caplog: pytest.LogCaptureFixture
     assert part.status.state is PartState.ENDED
     (record,) = [each for each in caplog.records if each.levelname == "CRITICAL"]
     assert record.exc_info is not None
+
+
+async def test_a_bug_at_one_row_is_told_and_the_other_rows_are_worked_on() -> None:
+    done: list[str] = []
+    met: list[object] = []
+
+    async def work(rows: Sequence[str]) -> None:
+        assert "b" not in rows
+        done.extend(rows)
+
+    async def met_bug(row: object, _: Exception) -> None:
+        met.append(row)
+
+    await RowByRow(met_bug).each("abc", work, str)
+
+    assert (done, met) == (["a", "c"], ["b"])
 
 
 def test_a_bug_together_with_an_operational_error_is_a_bug() -> None:

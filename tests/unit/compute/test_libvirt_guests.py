@@ -11,6 +11,7 @@ from msgspec import structs
 
 from bus.messages.cell import AdoptGuest
 from compute_sim.core.trees import flaw_of
+from compute_sim.libvirt import guest_domains
 from compute_sim.libvirt.core.domains import adopted, domain_xml, held_by
 from compute_sim.libvirt.core.layout import HostOffer, layout_of
 from compute_sim.libvirt.core.machine import cpus_in_words, read_cpus, read_machine
@@ -222,6 +223,15 @@ def test_a_guest_is_planned_on_the_machine_of_the_test_driver(tmp_path: Path) ->
         ["0", "1"],
         ["1", "2"],
     ]
+
+
+def test_no_two_guests_of_a_machine_have_network_cards_of_one_address() -> None:
+    (theirs,) = guest_domains.macs_of(THEIRS, 1, (), {})
+    taken = {theirs: "another guest"}
+
+    assert guest_domains.macs_of(THEIRS, 1, (), taken) != (theirs,)
+    with pytest.raises(WorkFailed, match=f"the address {theirs}, which is in use here by a card of another guest"):
+        guest_domains.macs_of(THEIRS, 1, (theirs,), taken)
 
 
 def test_whole_cores_are_filled_before_cores_are_opened() -> None:

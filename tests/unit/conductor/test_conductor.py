@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.messages.build import InstanceActive, InstanceDeleted
 from bus.messages.cell import MoreAlternates
-from cell_conductor.core.decide import Due
+from cell_conductor.core.decide import Due, RowGivenUp
 from engine.flavors import Flavor
 from engine.inventories import (
     Choice,
@@ -246,6 +246,12 @@ CASES: dict[str, Case] = {
     "an order that comes after its deadline is not built": [
         (601, ""),
         (place(), "release one/1, error: the order reached its cell after the deadline"),
+        "error | holds nothing | on no host",
+    ],
+    "of a build at which its workers fail the host keeps nothing": [
+        (place(), "spawn h1/1"),
+        (RowGivenUp(ONE, "workers fail"), "destroy h1/1, error: workers fail (keeps its share)"),
+        (destroyed(1, "h1"), "release one/1"),
         "error | holds nothing | on no host",
     ],
     "a removal before its placement prevents the build": [
@@ -700,6 +706,8 @@ def test_states_continue_the_sequence_of_each_order_of_the_api_level() -> None:
 
 
 def test_a_repeated_order_has_only_what_is_not_confirmed_sent_again() -> None:
+    answered = Cell(place())
+    assert answered.hear(spawned(1, "h1")) == answered.hear(place()), "what its host has answered has arrived"
     cell = Cell()
     for order in (place(), adopt(attempt=2)):
         first = cell.hear(order)

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from bus.memory import MemoryBroker
-from bus.messages.build import BuildInstance
+from bus.messages.build import BuildAccepted, BuildInstance
 from bus.messages.hosts import HostsFound
 from bus.messages.moves import MoveInstance, MoveWait
 from engine.flavors import Image, JoinedGroup, Wait
@@ -125,19 +125,48 @@ def test_a_move_waits_as_it_is_told_or_not_at_all() -> None:
         assert move_of(UUID(int=1), "migrate", "", {"wait": wait}).wait == sent
 
 
-class TwoHosts:
-    """A bus on which the hosts of two cells have one name."""
+class HostsOfOneName:
+    """A bus on which a host of this name is up in so many cells."""
+
+    def __init__(self, cells: int) -> None:
+        self._ids = range(1, cells + 1)
 
     async def ask(self, _question: object) -> HostsFound:
-        hosts = (HostState(id=ProviderId(UUID(int=at)), name="h1", cell=f"c{at}", up=True) for at in (1, 2))
+        hosts = (HostState(id=ProviderId(UUID(int=at)), name="h1", cell=f"c{at}", up=True) for at in self._ids)
         return HostsFound(hosts=tuple(hosts))
 
 
 async def test_a_host_is_not_guessed_if_two_cells_have_its_name() -> None:
-    moor = client_of(TwoHosts())
+    moor = client_of(HostsOfOneName(2))
 
     with pytest.raises(Rejected, match="give one as c1/h1 or c2/h1"):
         await moor.show_host("h1")
+
+
+async def test_a_host_that_is_up_is_not_evacuated() -> None:
+    with pytest.raises(Rejected, match="it is up, so nothing was evacuated: set it down first"):
+        await client_of(HostsOfOneName(1)).evacuate_host("h1")
+
+
+class Taking:
+    """A bus on which each request to build is taken."""
+
+    def __init__(self) -> None:
+        self.taken: list[UUID | None] = []
+
+    async def ask(self, order: BuildInstance) -> BuildAccepted:
+        assert order.request_id is not None
+        self.taken.append(order.request_id)
+        return BuildAccepted(request_id=order.request_id, instances=())
+
+
+async def test_a_boot_that_is_sent_again_is_the_same_request() -> None:
+    bus, mine = Taking(), UUID(int=7)
+    moor = client_of(bus)
+    sent = [await moor.boot(Flavor(vcpus=1), **each) for each in ({}, {"request_id": mine})]
+
+    assert bus.taken == [each.id for each in sent]
+    assert bus.taken[1] == mine
 
 
 def test_a_loop_that_is_left_leaves_nothing_behind() -> None:

@@ -1,12 +1,15 @@
 """oslo.messaging's envelope is read as a real Nova wrote it, and what is no envelope is refused by the field that is wrong."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from nova_bridge.envelope import BODY_MAX, RefusedError, RpcCall, RpcCaller, RpcVersion, read_envelope
+from nova_bridge.serving import NovaCall
 from tests.unit.nova.recorded import body_of, enveloped, message_in
 
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 ASK: dict[str, Any] = {
     "method": "select_destinations",
     "version": "4.5",
@@ -32,6 +35,21 @@ def test_a_recorded_call_is_read_with_the_address_of_its_answer() -> None:
         request_id="req-ba42960b-ed6f-4041-901f-09cb4088cc75", project_id="p1", user_id="u1"
     )
     assert request.args == message_in(body_of("select_destinations"))["args"]
+
+
+def test_a_caller_has_given_up_when_two_signs_of_life_have_not_come() -> None:
+    request = read_envelope(body_of("select_destinations"))
+    assert request.call is not None
+    for heard_s, ends_s in ((0, 180), (60, 240), (500, 600)):
+        call = NovaCall(
+            request,
+            request.call,
+            received_at=BEGAN,
+            heard_at=BEGAN + timedelta(seconds=heard_s),
+            waits=timedelta(seconds=600),
+            is_redelivered=False,
+        )
+        assert call.ends_by == BEGAN + timedelta(seconds=ends_s)
 
 
 @pytest.mark.parametrize(

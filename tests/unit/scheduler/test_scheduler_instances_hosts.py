@@ -6,13 +6,14 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstancePlaced
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstancePlaced, Move
 from bus.messages.cell import PlaceInCell, RemoveFromCell
 from bus.messages.placement import ReleaseClaim
 from engine.hosts import HostState
 from engine.inventories import ProviderId
 from engine.picture.columns import METRIC_NAMES_MAX, PROFILES_KEPT
 from engine.picture.picture import Picture
+from scheduler_worker.core.instances import lifecycle
 from scheduler_worker.core.instances.lifecycle import deleted, heard, overdue
 from scheduler_worker.core.instances.rows import InstanceRow, failed, messages_of, placed
 from tests.contracts.scheduler_rows import LATER, NOON, a_placed, a_request
@@ -163,3 +164,25 @@ def test_columns_of_metrics_are_bounded() -> None:
         picture.measure(HOST, {f"metric {number}": 1.0})
 
     assert len(picture.columns.metrics) == METRIC_NAMES_MAX
+
+
+def test_only_what_came_from_another_cloud_and_is_where_it_was_goes_back_there() -> None:
+    adopted = structs.replace(PLACED, adopted=True)
+    move = Move(
+        request_id=PLACED.told.request_id,
+        number=3,
+        kind="migrate",
+        source="h7",
+        ends_by=LATER,
+        confirm_s=0,
+        outcome="confirmed",
+    )
+    moved = structs.replace(adopted, told=structs.replace(adopted.told, move=move))
+    back = structs.replace(moved, told=structs.replace(moved.told, move=structs.replace(move, outcome="reverted")))
+
+    assert [lifecycle.why_not_given_back(each) for each in (PLACED, adopted, moved, back)] == [
+        "it was built here",
+        "",
+        "it has moved here (migrate)",
+        "",
+    ]
