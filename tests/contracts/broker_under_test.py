@@ -1,7 +1,7 @@
 """The actions of a contract test on a broker directly, not through its clients. One implementation for each kind of broker."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from bus.broker import Broker
 from bus.topology import Application, Objects
@@ -11,6 +11,8 @@ ADMIN = Application("admin", admin=True)
 SHOP = Application("shop", projects=("shop",))
 BANK = Application("bank", projects=("bank",))
 APPLICATIONS = {each.user: each for each in (ADMIN, SHOP, BANK)}
+
+Short = Literal["memory", "disk"]
 
 
 class BrokerUnderTest(Protocol):
@@ -39,8 +41,8 @@ class BrokerUnderTest(Protocol):
     async def restart(self) -> None:
         """Stop the broker and start it again: only what is durable is still there."""
 
-    async def set_alarm(self, *, on: bool) -> None:
-        """Raise or clear the memory alarm: while it is on, the broker takes nothing from publishers."""
+    async def set_alarm(self, *, on: bool, of: Short = "memory") -> None:
+        """Raise or clear the alarm of what it is short of: while it is on, the broker takes nothing from publishers."""
 
     async def delete_exchange(self, name: str) -> None:
         """Delete it with its bindings, as its owner would."""

@@ -1,8 +1,10 @@
 """The memory broker under test: in this process, or over a Unix socket as for other processes."""
 
+import resource
+import signal
 import tempfile
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +15,7 @@ from bus.topology import ROLES, Objects, objects_of, user_of
 from bus.unix_socket.client import UnixBroker
 from bus.unix_socket.server import serve_unix
 from kit.errors import ConnectionLost
-from tests.contracts.broker_under_test import APPLICATIONS, BrokerUnderTest
+from tests.contracts.broker_under_test import APPLICATIONS, BrokerUnderTest, Short
 
 
 class MemoryUnderTest:
@@ -45,8 +47,8 @@ class MemoryUnderTest:
     async def restart(self) -> None:
         self._memory.restart()
 
-    async def set_alarm(self, *, on: bool) -> None:
-        self._memory.block("low on memory" if on else "")
+    async def set_alarm(self, *, on: bool, of: Short = "memory") -> None:
+        self._memory.block(f"low on {of}" if on else "")
 
     async def delete_exchange(self, name: str) -> None:
         self._memory.host.exchanges.pop(name, None)
@@ -142,11 +144,22 @@ class JournalUnderTest(UnixUnderTest):
     def __init__(self) -> None:
         super().__init__()
         self._users: list[Rights] = []
+        self._journal = self._path.with_name("bus.journal")
+        self._disk_full = ExitStack()
         self._memory = self._from_journal()
 
     async def add_users(self, users: Sequence[str], cells: tuple[str, ...]) -> None:
         self._users += [topology_rights(user, cells) for user in users]
         await super().add_users(users, cells)
+
+    async def set_alarm(self, *, on: bool, of: Short = "memory") -> None:
+        if of == "memory":
+            await super().set_alarm(on=on)
+        elif on:
+            log = Path(f"{self._journal}-wal")
+            self._disk_full.enter_context(files_no_larger_than(log.stat().st_size))
+        else:
+            self._disk_full.close()
 
     async def restart(self) -> None:
         await self._serving.aclose()
@@ -155,12 +168,26 @@ class JournalUnderTest(UnixUnderTest):
         await self._serve()
 
     async def close(self) -> None:
+        self._disk_full.close()
         await self._serving.aclose()
         self._memory.stop()
         await super().close()
 
     def _from_journal(self) -> MemoryBroker:
-        return MemoryBroker(self._users, Journal(self._path.with_name("bus.journal")))
+        return MemoryBroker(self._users, Journal(self._journal))
+
+
+@contextmanager
+def files_no_larger_than(size: int) -> Iterator[None]:
+    """A limit for this process, as if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def topology_rights(user: str, cells: tuple[str, ...]) -> Rights:

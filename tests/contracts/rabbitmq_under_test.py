@@ -22,7 +22,7 @@ from bus.definitions import definitions_of
 from bus.rabbit import RabbitBroker
 from bus.topology import Objects, objects_of
 from kit.errors import ConnectionLost
-from tests.contracts.broker_under_test import APPLICATIONS
+from tests.contracts.broker_under_test import APPLICATIONS, Short
 from tests.contracts.rabbitmq_inside import LOOPBACK, InsideBroker, RefusedExpressionError
 from tests.waiting import until
 
@@ -33,7 +33,6 @@ HOSTS_AT_ONCE = 20
 CTL_S_MAX = 120.0
 UP_S_MAX = 60.0
 
-_ON_MEMORY = "{resource_limit, memory, node()}"
 _REMOVE_USERS = (
     '[rabbit_auth_backend_internal:delete_user(U, <<"tests">>) || '
     "U <- [{}], rabbit_auth_backend_internal:exists(U)]"
@@ -331,11 +330,12 @@ class RabbitMQUnderTest:
         await self._eval("rabbit:start()")
         await until(self._is_up, "the broker is up", within_s=UP_S_MAX)
 
-    async def set_alarm(self, *, on: bool) -> None:
+    async def set_alarm(self, *, on: bool, of: Short = "memory") -> None:
         if on:
-            self._undo["alarm"] = f"rabbit_alarm:clear_alarm({_ON_MEMORY})"
+            alarm = f"{{resource_limit, {of}, node()}}"
+            self._undo["alarm"] = f"rabbit_alarm:clear_alarm({alarm})"
             # The second call returns only after all connections have heard of the alarm.
-            await self._eval(f"rabbit_alarm:set_alarm({{{_ON_MEMORY}, []}}), rabbit_alarm:get_alarms()")
+            await self._eval(f"rabbit_alarm:set_alarm({{{alarm}, []}}), rabbit_alarm:get_alarms()")
         else:
             await self._eval(self._undo.pop("alarm"))
 

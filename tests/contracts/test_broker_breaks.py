@@ -9,7 +9,7 @@ from bus.broker import Connection, Receipt
 from bus.message import Parcel
 from bus.topology import Exchange, Objects
 from kit.errors import ConnectionLost, NotFound
-from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.broker_under_test import BrokerUnderTest, Short
 from tests.contracts.small_world import (
     ANSWERS,
     FEED,
@@ -77,7 +77,10 @@ async def all_bodies(connection: Connection) -> list[int]:
     return found
 
 
-async def test_a_blocked_broker_lets_publishers_wait_and_consumers_go_on(under_test: BrokerUnderTest) -> None:
+@pytest.mark.parametrize("of", ["memory", "disk"])
+async def test_a_blocked_broker_lets_publishers_wait_and_consumers_go_on(
+    under_test: BrokerUnderTest, of: Short
+) -> None:
     async with (
         connected(under_test.broker(), world()) as connection,
         connected(under_test.broker()) as consumer,
@@ -85,14 +88,14 @@ async def test_a_blocked_broker_lets_publishers_wait_and_consumers_go_on(under_t
         await publish_bodies(connection, 1, 2, 3)
         publishing = await connection.open_publishing()
         assert not connection.blocked
-        await under_test.set_alarm(on=True)
+        await under_test.set_alarm(on=True, of=of)
         waiting = [asyncio.create_task(publishing.publish(parcel(number))) for number in (4, 5, 6)]
         await until(lambda: connection.blocked, "the broker says why it takes nothing")
 
         assert bodies(await drain(consumer, WORK.name, 3)) == [1, 2, 3]
         assert not any(publish.done() for publish in waiting)
 
-        await under_test.set_alarm(on=False)
+        await under_test.set_alarm(on=False, of=of)
         assert await within_patience(asyncio.gather(*waiting)) == [Receipt.CONFIRMED] * 3
         await within_patience(connection.until_unblocked())
         assert bodies(await drain(consumer, WORK.name, 3)) == [4, 5, 6]
@@ -104,7 +107,11 @@ async def test_a_restart_keeps_what_is_durable_and_nothing_else(under_test: Brok
         await connection.declare(passing)
         await publish_bodies(connection, 99)
         await drain(connection, WORK.name, 1)
-        await publish_bodies(connection, *range(50))
+        await publish_bodies(connection, 100)
+        # What was in a queue that is deleted is not in the one that is declared in its place.
+        await under_test.delete_queue(WORK.name)
+        await connection.declare(world(WORK))
+        await publish(connection, *[structs.replace(parcel(n), headers={"number": n}) for n in range(50)])
         await publish(connection, structs.replace(parcel(b"a question", "question"), persistent=False))
         waiting = await connection.open_consuming(QUESTIONS.name, prefetch=1)
         publishing = await connection.open_publishing()
@@ -129,6 +136,7 @@ async def test_a_restart_keeps_what_is_durable_and_nothing_else(under_test: Brok
         # Its binding is there, too.
         assert await publish(connection, structs.replace(parcel(b"7"), mandatory=True)) == [Receipt.CONFIRMED]
     assert sorted(bodies(kept)) == [*range(50)]
+    assert all(each.parcel.headers == {"number": int(each.parcel.body)} for each in kept)
     assert {delivery.parcel.body for delivery in kept if delivery.returns} == {b"%d" % n for n in range(10)}
 
     # What arrives after one restart is new after the next one.

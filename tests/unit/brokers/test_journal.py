@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import resource
 import shutil
-import signal
 import sqlite3
 import stat
 import sys
@@ -26,6 +24,7 @@ from bus.topology import (
     QueueKind,
 )
 from kit.errors import ConnectionLost
+from tests.contracts.memory_under_test import files_no_larger_than
 from tests.contracts.small_world import (
     QUESTIONS,
     TOWN,
@@ -310,19 +309,6 @@ async def test_nothing_is_confirmed_while_the_disk_is_full_and_everything_once_i
         assert not connection.blocked
         with found_after_a_kill(journal_path) as found:
             assert bodies(await waiting(found)) == [1, 2]
-
-
-@contextmanager
-def files_no_larger_than(size: int) -> Iterator[None]:
-    """A limit for this process, as if the disk were full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 async def test_only_its_owner_may_read_a_journal(journal_path: Path) -> None:

@@ -230,7 +230,9 @@ def test_no_two_guests_of_a_machine_have_network_cards_of_one_address() -> None:
     taken = {theirs: "another guest"}
 
     assert guest_domains.macs_of(THEIRS, 1, (), taken) != (theirs,)
-    with pytest.raises(WorkFailed, match=f"the address {theirs}, which is in use here by a card of another guest"):
+    with pytest.raises(
+        WorkFailed, match=f"the address {theirs}, which is in use here by a card of another guest"
+    ):
         guest_domains.macs_of(THEIRS, 1, (theirs,), taken)
 
 

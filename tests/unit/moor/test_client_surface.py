@@ -132,7 +132,9 @@ class HostsOfOneName:
         self._ids = range(1, cells + 1)
 
     async def ask(self, _question: object) -> HostsFound:
-        hosts = (HostState(id=ProviderId(UUID(int=at)), name="h1", cell=f"c{at}", up=True) for at in self._ids)
+        hosts = (
+            HostState(id=ProviderId(UUID(int=at)), name="h1", cell=f"c{at}", up=True) for at in self._ids
+        )
         return HostsFound(hosts=tuple(hosts))
 
 
