@@ -156,8 +156,8 @@ class JournalUnderTest(UnixUnderTest):
         if of == "memory":
             await super().set_alarm(on=on)
         elif on:
-            log = Path(f"{self._journal}-wal")
-            self._disk_full.enter_context(files_no_larger_than(log.stat().st_size))
+            now = Path(f"{self._journal}-wal").stat().st_size
+            self._disk_full.enter_context(files_no_larger_than(now))
         else:
             self._disk_full.close()
 

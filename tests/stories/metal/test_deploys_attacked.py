@@ -174,6 +174,7 @@ async def test_the_last_daemon_that_drains_keeps_its_nodes_and_goes_on_until_ano
 
         third = await there.boot(3)
         await until_deploying(there, third)
+        before = [each.internal for each in (await there.cloud.providers()).values()]
         async with there.daemon("d2"):
             await there.until_owned_by("d2")
             assert (await there.cloud.until_state(third, "active")).attempt == 1
@@ -188,6 +189,7 @@ async def test_the_last_daemon_that_drains_keeps_its_nodes_and_goes_on_until_ano
             await there.cloud.until_state(last, "active")
             await there.delete(last)
             await there.until_free(*nodes)
+            assert [each.internal for each in (await there.cloud.providers()).values()] == before
 
 
 # Clocks

@@ -282,6 +282,8 @@ async def test_hosts_and_instances_of_several_cells_are_in_one_only(home: Path) 
         nova.host("island", "island-host-00001")
         for host in (BAD, "island-host-00001"):
             nova.disable("island", host)
+        nova.change("island", "UPDATE services SET last_seen_up = '2999-01-01 00:00:00' WHERE host = ?", BAD)
+        moving = nova.migration("harbour", "vanished", BAD, id_of("instance", 7), "running")
         nova.add(
             "island",
             "instances",
@@ -297,6 +299,9 @@ async def test_hosts_and_instances_of_several_cells_are_in_one_only(home: Path) 
     clash = f"host {BAD} is in several cells of Nova: harbour, island"
     assert clash in told[f"harbour/{BAD}"]["reasons"]
     assert clash in told[f"island/{BAD}"]["reasons"]
+    fenced = "nova-compute still runs there (heard 0 s ago): stop it, and wait for a minute"
+    assert fenced in told[f"island/{BAD}"]["reasons"]
+    assert f"migration {moving} (resize) of instance" in str(told[f"harbour/{BAD}"]["reasons"])
     twice = f"instance {id_of('instance', 0)} is in several cells of Nova"
     assert twice in told[f"harbour/{GOOD}"]["reasons"]
     assert twice in told["island/island-host-00001"]["reasons"]

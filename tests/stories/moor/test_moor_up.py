@@ -13,6 +13,8 @@ import bcrypt
 import httpx
 import pytest
 
+from bus.memory import MemoryBroker
+from bus.unix_socket.server import serve_unix
 from tests.stories.moor.moor_process import (
     Process,
     Result,
@@ -92,6 +94,8 @@ async def test_a_cloud_that_cannot_start_leaves_no_address_of_an_ironic_that_doe
         at = {"XDG_STATE_HOME": str(home), "MOOR_LISTEN": f"127.0.0.1:{port}"}
         told = f"no HTTP service: listen is 127.0.0.1:{port}"
         await moor_says(1, told, "up", "--hosts", "1", "--nodes", "1", **at)
+        async with serve_unix(MemoryBroker(), home / "moorage" / "bus.sock"):
+            await moor_says(1, "bus.sock is served by another process: stop it first", "up", **at)
     left = {name for _, _, names in os.walk(home) for name in names}
     assert not left & {"ironic.url", "bus.sock"}
 

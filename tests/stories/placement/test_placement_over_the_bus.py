@@ -23,6 +23,7 @@ from bus.messages.administration import (
     CreateTrait,
     DeleteAllocations,
     DeleteProvider,
+    DeleteTrait,
     Done,
     HasChildren,
     ProviderInventories,
@@ -38,9 +39,11 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.placement import (
+    AskMembers,
     ClaimAnswered,
     ClaimResources,
     InventoryInUse,
+    MembersPage,
     ProvidersChanged,
     ReleaseClaim,
     ReportAccepted,
@@ -52,11 +55,13 @@ from bus.messages.placement import (
 from bus.topology import user_of
 from engine.inventories import (
     ConsumerId,
+    GroupId,
     ProviderId,
     ProviderState,
     ReportedInventory,
     ResourceAmount,
     ShapeSeen,
+    ServerGroup,
     Share,
 )
 from engine.refusals import (
@@ -70,6 +75,7 @@ from engine.refusals import (
     Superseded,
     TooCostly,
 )
+from moor.client.bus_client import pages_of
 from placement_worker import candidates
 from placement_worker.settings import PlacementSettings
 from tests.contracts.placement_orders import a_release
@@ -183,7 +189,8 @@ async def test_a_host_is_reported_claimed_swapped_and_released(bus: str, books: 
 async def test_every_write_is_heard_without_gaps(bus: str, books: str) -> None:
     async with placement_setup(bus, books) as setup, setup.cloud.listening("providers.changed") as said:
         await setup.report(a_host("h1"))
-        verdicts = await setup.claim(*(claim(n, share("h1", 1)) for n in range(1, 10)))
+        claims = [structs.replace(claim(n, share("h1", 1)), group=GROUP) for n in range(1, 10)]
+        verdicts = await setup.claim(*claims)
         assert sum(isinstance(verdict, Claimed) for verdict in verdicts) == 8
         heard = await until(
             lambda: changes_in(said),
@@ -203,6 +210,17 @@ async def test_every_write_is_heard_without_gaps(bus: str, books: str) -> None:
         assert {name for name, _, _ in told} == {"h1"}
         assert [revision for _, revision, _ in told] == sorted(revision for _, revision, _ in told)
         assert told[-1][2] == 8
+
+        # Who joined a server group is listed on pages of any length, and who leaves it is heard.
+        pages = pages_of(setup.client, AskMembers(limit=1), MembersPage)
+        members = [each.consumer async for page in pages for each in page.members]
+        assert members == [each.consumer for message in heard for each in message.claimed]
+        await setup.claim(a_release(members[0], issued_at=datetime.now(UTC)))
+        await until(
+            lambda: [each.consumer for message in changes_in(said) for each in message.left],
+            "that it left is heard",
+            lambda left: left == members[:1],
+        )
 
 
 def changes_in(said: Sequence[Message]) -> list[ProvidersChanged]:
@@ -295,6 +313,7 @@ async def test_what_a_worker_wrote_before_it_died_is_told_however_the_log_is_pru
 
 
 HOST, NUMA = host_id("h1"), host_id("n1")
+GROUP = ServerGroup(id=GroupId(UUID(int=700)), policy="soft-affinity")
 EIGHT = {"VCPU": ReportedInventory(total=9, reserved=1)}
 
 
@@ -367,6 +386,11 @@ async def test_a_tree_is_made_filled_held_reshaped_and_deleted(bus: str, books: 
         )
         assert await write(setup, DeleteProvider(id=NUMA), DeleteProvider(id=HOST)) == [Done()] * 2
         assert await setup.providers() == {}
+
+        # A name that is deleted is there again when a report uses it.
+        assert await write(setup, DeleteTrait(name="CUSTOM_GOLD")) == [Done()]
+        await setup.report(a_host("h2", traits=("CUSTOM_GOLD",)))
+        assert await write(setup, CreateTrait(name="CUSTOM_GOLD")) == [AlreadyThere(name="CUSTOM_GOLD")]
 
 
 @pytest.mark.parametrize(("bus", "books"), [("memory", "memory"), ("unix", "sqlite")])

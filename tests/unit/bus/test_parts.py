@@ -82,19 +82,18 @@ def test_a_bug_ends_the_part_with_its_traceback(caplog: pytest.LogCaptureFixture
 
 
 async def test_a_bug_at_one_row_is_told_and_the_other_rows_are_worked_on() -> None:
-    done: list[str] = []
-    met: list[object] = []
+    told: list[object] = []
 
     async def work(rows: Sequence[str]) -> None:
         assert "b" not in rows
-        done.extend(rows)
+        told.extend(rows)
 
     async def met_bug(row: object, _: Exception) -> None:
-        met.append(row)
+        told.append(f"bug at {row}")
 
     await RowByRow(met_bug).each("abc", work, str)
 
-    assert (done, met) == (["a", "c"], ["b"])
+    assert told == ["a", "bug at b", "c"]
 
 
 def test_a_bug_together_with_an_operational_error_is_a_bug() -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from bus.memory import MemoryBroker
-from bus.messages.build import BuildAccepted, BuildInstance
+from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.hosts import HostsFound
 from bus.messages.moves import MoveInstance, MoveWait
 from engine.flavors import Image, JoinedGroup, Wait
@@ -150,25 +150,18 @@ async def test_a_host_that_is_up_is_not_evacuated() -> None:
         await client_of(HostsOfOneName(1)).evacuate_host("h1")
 
 
-class Taking:
-    """A bus on which each request to build is taken."""
+class Refusing:
+    """A bus on which each request to build is refused."""
 
-    def __init__(self) -> None:
-        self.taken: list[UUID | None] = []
-
-    async def ask(self, order: BuildInstance) -> BuildAccepted:
-        assert order.request_id is not None
-        self.taken.append(order.request_id)
-        return BuildAccepted(request_id=order.request_id, instances=())
+    async def ask(self, order: BuildInstance) -> BuildRejected:
+        return BuildRejected(request_id=order.request_id, field="flavor", value="", reason="no")
 
 
 async def test_a_boot_that_is_sent_again_is_the_same_request() -> None:
-    bus, mine = Taking(), UUID(int=7)
-    moor = client_of(bus)
-    sent = [await moor.boot(Flavor(vcpus=1), **each) for each in ({}, {"request_id": mine})]
+    with pytest.raises(Rejected) as refused:
+        await client_of(Refusing()).boot(Flavor(vcpus=1), request_id=UUID(int=7))
 
-    assert bus.taken == [each.id for each in sent]
-    assert bus.taken[1] == mine
+    assert refused.value.request_id == UUID(int=7)
 
 
 def test_a_loop_that_is_left_leaves_nothing_behind() -> None:

@@ -247,8 +247,12 @@ async def test_an_event_of_another_cell_changes_nothing_and_is_not_repeated() ->
 
     assert await scheduler.hear(an_active(1, cell="c2")) == []
     assert await rows_of(scheduler.store, 1) == before
-    await scheduler.hear(an_active(1))
-    assert [row.told.state for row in await rows_of(scheduler.store, 1)] == ["active"]
+    # The second one finds it active already.
+    for sequence, host in ((101, "h8"), (102, "h9")):
+        await scheduler.hear(an_active(1, sequence=sequence, host=host))
+        assert [(each.told.state, each.told.host) for each in await rows_of(scheduler.store, 1)] == [
+            ("active", host)
+        ]
 
 
 async def test_a_cloud_is_counted_by_what_its_hosts_can_take() -> None:
