@@ -140,7 +140,7 @@ async def test_of_two_daemons_with_one_name_the_second_refuses_and_takes_over_wh
 
 
 class CountsOrders(httpx.AsyncBaseTransport):
-    """A daemon's way to Ironic that counts the deploys that it orders."""
+    """A daemon's way to Ironic that counts the deploys that it orders, and loses the answers to them."""
 
     def __init__(self, way: httpx.AsyncBaseTransport) -> None:
         self._way = way
@@ -148,8 +148,10 @@ class CountsOrders(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         response = await self._way.handle_async_request(request)
-        if request.url.path.endswith("/states/provision"):
-            self.deploys += json.loads(await request.aread())["target"] == "active"
+        is_order = request.url.path.endswith("/states/provision")
+        if is_order and json.loads(await request.aread())["target"] == "active":
+            self.deploys += 1
+            raise httpx.ReadError("the answer is lost")
         return response
 
 

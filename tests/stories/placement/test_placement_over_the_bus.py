@@ -60,8 +60,8 @@ from engine.inventories import (
     ProviderState,
     ReportedInventory,
     ResourceAmount,
-    ShapeSeen,
     ServerGroup,
+    ShapeSeen,
     Share,
 )
 from engine.refusals import (

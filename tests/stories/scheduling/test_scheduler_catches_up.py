@@ -30,8 +30,9 @@ from placement_worker.store_sql.log import ChangeFeed
 from scheduler_worker.replica import CatchingUp
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK_PACE, SMALL, Cloud, a_host, cloud
-from tests.stories.layouts import ONE_BROKER
+from tests.stories.layouts import IN_MEMORY, ONE_BROKER
 from tests.stories.scripted import host_id
+from tests.varied import varied
 from tests.waiting import until
 
 LONG_AGO, FAR_AHEAD = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
@@ -235,6 +236,23 @@ async def test_a_false_change_counts_no_longer_than_until_all_is_read_again(
         await until(lambda: reads.partial > partial + 3, "it is compared again")
         assert reads.full == before
         await liar.close()
+
+
+@IN_MEMORY
+async def test_what_changed_while_a_scheduler_had_no_feed_is_read_when_it_has_one_again(
+    bus: str, books: str
+) -> None:
+    slow = varied(SETTINGS, CONNECT_DELAY_MS_FIRST=2_000, CONNECT_DELAY_MS_MAX=2_000)
+    async with (
+        cloud(bus, books) as setup,
+        setup.scheduling("h1", vcpu=1, bus=slow),
+        setup.listening("providers.changed") as said,
+    ):
+        feed = f"feed.{setup.brokers.at_api('scheduler').user or 'anyone'}.scheduler"
+        await setup.brokers.api.delete_queue(feed)
+        await setup.report(a_host("h1", vcpu=8))
+        await until(lambda: said, "it is published")
+        await until(lambda: free_on_one_host(setup.pictures[0]) == 8, "it is known")
 
 
 def free_on_one_host(picture: Picture) -> int:

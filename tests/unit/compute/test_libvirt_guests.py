@@ -228,8 +228,6 @@ def test_a_guest_is_planned_on_the_machine_of_the_test_driver(tmp_path: Path) ->
 def test_no_two_guests_of_a_machine_have_network_cards_of_one_address() -> None:
     (theirs,) = guest_domains.macs_of(THEIRS, 1, (), {})
     assert guest_domains.macs_of(THEIRS, 1, (), {theirs: "another guest"}) != (theirs,)
-    with pytest.raises(WorkFailed, match=f"the address {theirs}, which is in use here by a card of another"):
-        guest_domains.macs_of(THEIRS, 1, (theirs,), {theirs: "another guest"})
 
 
 def test_whole_cores_are_filled_before_cores_are_opened() -> None:

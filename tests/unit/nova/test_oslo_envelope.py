@@ -40,12 +40,15 @@ def test_a_caller_has_given_up_when_two_signs_of_life_have_not_come() -> None:
     request = read_envelope(body_of("select_destinations"))
     assert request.call is not None
     began = datetime(2026, 1, 1, tzinfo=UTC)
-    heard_at = began + timedelta(seconds=60)
-    waits = timedelta(seconds=600)
     call = NovaCall(
-        request, request.call, received_at=began, heard_at=heard_at, waits=waits, is_redelivered=False
+        request,
+        request.call,
+        received_at=began,
+        heard_at=began + timedelta(seconds=60),
+        waits=timedelta(seconds=600),
+        is_redelivered=False,
     )
-    assert call.ends_by == heard_at + timedelta(seconds=180)
+    assert call.ends_by == began + timedelta(seconds=60 + 2 * 90)
 
 
 @pytest.mark.parametrize(
