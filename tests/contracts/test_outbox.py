@@ -16,6 +16,7 @@ from bus.workers.worker import Worker
 from engine.inventories import ProviderId
 from engine.refusals import NotAllowed
 from tests.contracts.broker_under_test import BrokerUnderTest
+from tests.contracts.small_world import connected, until_depth
 from tests.contracts.stage import (
     SETTINGS,
     WORK,
@@ -94,8 +95,10 @@ async def test_what_was_saved_and_not_said_is_said_after_a_crash(
         await under_test.set_alarm(on=True)  # saved, but the broker takes nothing
         mortal, heir = (Station(broker, name, settings=SETTINGS) for name in ("mortal", "heir"))
         async with running((switching(mortal, lamps),), killed=True):
-            await until(lambda: len(lamps.kept) == 5)
+            await until(lambda: len(lamps.kept) == 5 and mortal.publisher.under_way)
         await mortal.consuming.close()
+        async with connected(broker) as connection:
+            await until_depth(connection, WORK, 1)
         await under_test.set_alarm(on=False)
 
         async with running((switching(heir, lamps),), heir, mortal):

@@ -291,6 +291,20 @@ async def test_a_daemon_without_its_database_stops_acting_before_its_lease_is_ov
     await check_all_agree(store, d2)
 
 
+@simulated
+async def test_a_daemon_that_stops_when_another_has_its_name_leaves_that_one_in_the_ring() -> None:
+    store, (old,) = await a_ring(MemoryIronicStore, "d1")
+    old.wire.open.clear()
+    await until_s(5 + SETTINGS.lease_s + SETTINGS.look_s)
+    new = Daemon(store, "d1", start=2)
+    await until_s(10 + SETTINGS.lease_s)
+    stopping = asyncio.create_task(old.stop())
+    await until_s(10 + 2 * SETTINGS.lease_s)
+    old.wire.open.set()
+    await stopping
+    assert [each.incarnation for each in await store.members()] == [new.membership.incarnation]
+
+
 class RandomFaults:
     """Random faults of daemons, drawn by a seed, with a checker that compares all of them repeatedly."""
 
