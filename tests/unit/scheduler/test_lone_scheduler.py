@@ -204,6 +204,19 @@ async def test_a_request_that_is_buried_before_it_was_written_ends_in_error_and_
     assert {each.message for each in again if isinstance(each, Tell)} >= set(told)
 
 
+async def test_a_request_that_is_buried_after_it_was_accepted_ends_in_error() -> None:
+    scheduler = LoneScheduler()
+    await scheduler.has([a_host("h1")])
+    scheduler.picture.apply([a_state("h1", {"VCPU": InventoryState(total=8)})])
+    together = changed(count=2, all_or_nothing=True)
+    # Placement says nothing of their claims.
+    with pytest.raises(ValueError, match="not enough values"):
+        await scheduler.handle(together)
+    said = await scheduler.bury(together)
+    ended = [each.message for each in said if isinstance(each, Tell)]
+    assert [each.instance.state for each in ended if isinstance(each, InstanceFailed)] == ["error"] * 2
+
+
 async def test_a_buried_request_of_which_no_row_can_be_written_lets_go_all_the_same() -> None:
     scheduler = LoneScheduler()
     assert released(await scheduler.bury(SMALL, with_a_row=False)) == [instance_id_of(REQUEST, 0)]
