@@ -156,8 +156,7 @@ class JournalUnderTest(UnixUnderTest):
         if of == "memory":
             await super().set_alarm(on=on)
         elif on:
-            now = Path(f"{self._journal}-wal").stat().st_size
-            self._disk_full.enter_context(files_no_larger_than(now))
+            self._disk_full.enter_context(disk_full(self._journal))
         else:
             self._disk_full.close()
 
@@ -178,8 +177,9 @@ class JournalUnderTest(UnixUnderTest):
 
 
 @contextmanager
-def files_no_larger_than(size: int) -> Iterator[None]:
-    """A limit for this process, as if the disk were full."""
+def disk_full(journal: Path) -> Iterator[None]:
+    """A limit for the files of this process, as if the disk were full: the journal's log does not grow."""
+    size = Path(f"{journal}-wal").stat().st_size
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))

@@ -24,7 +24,7 @@ from bus.topology import (
     QueueKind,
 )
 from kit.errors import ConnectionLost
-from tests.contracts.memory_under_test import files_no_larger_than
+from tests.contracts.memory_under_test import disk_full
 from tests.contracts.small_world import (
     QUESTIONS,
     TOWN,
@@ -296,7 +296,7 @@ async def test_nothing_is_confirmed_while_the_disk_is_full_and_everything_once_i
 ) -> None:
     async with journaled(journal_path, world()) as (_, connection):
         await publish_bodies(connection, 1)
-        with files_no_larger_than(Path(f"{journal_path}-wal").stat().st_size):
+        with disk_full(journal_path):
             publishing = await connection.open_publishing()
             waiting_for_room = asyncio.create_task(publishing.publish(parcel(2)))
             await until(
