@@ -1,5 +1,6 @@
 """The memory broker under test: in this process, or over a Unix socket as for other processes."""
 
+import asyncio
 import resource
 import signal
 import tempfile
@@ -11,6 +12,7 @@ from typing import Self
 from bus.broker import Broker, Connection
 from bus.definitions import Rights, rights_of
 from bus.memory import Journal, MemoryBroker
+from bus.memory.journal import LINGER_S
 from bus.topology import ROLES, Objects, objects_of, user_of
 from bus.unix_socket.client import UnixBroker
 from bus.unix_socket.server import serve_unix
@@ -156,6 +158,8 @@ class JournalUnderTest(UnixUnderTest):
         if of == "memory":
             await super().set_alarm(on=on)
         elif on:
+            # What nobody waits for is written by then.
+            await asyncio.sleep(2 * LINGER_S)
             self._disk_full.enter_context(disk_full(self._journal))
         else:
             self._disk_full.close()
