@@ -19,6 +19,7 @@ from pamqp.commands import Basic
 from bus.broker import Receipt
 from bus.message import Parcel
 from bus.rabbit import RabbitBroker
+from bus.rabbit.rpc import ForeignExchange, ForeignQueue, RabbitRpc
 from bus.topology import (
     API,
     DEAD,
@@ -134,6 +135,19 @@ async def depths(rabbitmq: RabbitMQUnderTest) -> dict[str, int]:
 
 
 # A consumer that its queue has forgotten
+
+
+async def test_a_call_that_nobody_answered_comes_again_and_says_so(rabbitmq: RabbitMQUnderTest) -> None:
+    calls = [ForeignQueue("calls", ForeignExchange("theirs"), "call")]
+    broker = RabbitBroker(rabbitmq.url())
+    async with closing(await broker.connect(), await broker.connect()) as (first, second):
+        calling = await RabbitRpc.open(first, calls, 1)
+        await publish(second, Parcel("theirs", "call", b"{}"))
+        (call,) = await calling.receive()
+        await calling.close()
+        (again,) = await (await RabbitRpc.open(second, calls, 1)).receive()
+
+    assert (call.is_redelivered, again.is_redelivered) == (False, True)
 
 
 @pytest.mark.parametrize("now", ["gone", "another of its name"])
