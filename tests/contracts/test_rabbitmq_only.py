@@ -138,14 +138,16 @@ async def depths(rabbitmq: RabbitMQUnderTest) -> dict[str, int]:
 
 
 async def test_a_call_that_nobody_answered_comes_again_and_says_so(rabbitmq: RabbitMQUnderTest) -> None:
-    calls = [ForeignQueue("calls", ForeignExchange("theirs"), "call")]
+    # It goes with its last reader: nothing of it is left behind.
+    calls = [ForeignQueue("calls", ForeignExchange("theirs"), "call", is_auto_deleted=True)]
     broker = RabbitBroker(rabbitmq.url())
     async with closing(await broker.connect(), await broker.connect()) as (first, second):
         calling = await RabbitRpc.open(first, calls, 1)
         await publish(second, Parcel("theirs", "call", b"{}"))
         (call,) = await calling.receive()
+        heir = await RabbitRpc.open(second, calls, 1)
         await calling.close()
-        (again,) = await (await RabbitRpc.open(second, calls, 1)).receive()
+        (again,) = await heir.receive()
 
     assert (call.is_redelivered, again.is_redelivered) == (False, True)
 
