@@ -359,7 +359,7 @@ class Membership(PartGroup):
         self._lost(tuple(self._owned))
 
     async def _give_everything(self) -> None:
-        await self._store.set_draining(self.name, draining=True)
+        await self._store.set_draining(self.name, draining=True, incarnation=self.incarnation)
         self.members = await self._store.members()
         self._must_compare = True
         for _ in range(LEAVING_TRIES_MAX):

@@ -143,9 +143,19 @@ def leave(connection: Connection, name: str, incarnation: str) -> None:
     )
 
 
-def set_draining(connection: Connection, name: str, draining: bool) -> bool:  # noqa: FBT001 - run by its position
-    set_ = sa.update(ironic_daemons).where(ironic_daemons.c.name == name).values(is_draining=draining)
-    return connection.execute(set_).rowcount > 0
+def set_draining(
+    connection: Connection,
+    name: str,
+    draining: bool,  # noqa: FBT001 - run by its position
+    incarnation: str | None,
+) -> bool:
+    is_it = (
+        ironic_daemons.c.name == name,
+        ironic_daemons.c.incarnation == (incarnation or ironic_daemons.c.incarnation),
+    )
+    return (
+        connection.execute(sa.update(ironic_daemons).where(*is_it).values(is_draining=draining)).rowcount > 0
+    )
 
 
 def members(connection: Connection) -> tuple[Member, ...]:
@@ -473,9 +483,11 @@ class IronicStore:
     async def leave(self, name: str, incarnation: str) -> None:
         await write_once(self._leases, leave, name, incarnation)
 
-    async def set_draining(self, name: str, *, draining: bool) -> bool:
-        """Set whether this member drains. False if there is no such member. A daemon that joins again does not drain."""
-        return await write_once(self._leases, set_draining, name, draining)
+    async def set_draining(self, name: str, *, draining: bool, incarnation: str | None = None) -> bool:
+        """Set whether this member drains; with an incarnation, only if it is that one. False if there is no such member. A daemon that
+        joins again does not drain.
+        """
+        return await write_once(self._leases, set_draining, name, draining, incarnation)
 
     async def members(self) -> tuple[Member, ...]:
         """All members of the ring in the order of their names, also those whose leases are over."""

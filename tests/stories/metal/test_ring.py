@@ -302,7 +302,8 @@ async def test_a_daemon_that_stops_when_another_has_its_name_leaves_that_one_in_
     await until_s(10 + 2 * SETTINGS.lease_s)
     old.wire.open.set()
     await stopping
-    assert [each.incarnation for each in await store.members()] == [new.membership.incarnation]
+    left = [(each.incarnation, each.is_draining) for each in await store.members()]
+    assert left == [(new.membership.incarnation, False)]
 
 
 class RandomFaults:
