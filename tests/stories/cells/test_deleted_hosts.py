@@ -21,10 +21,11 @@ from bus.messages.hosts import (
     SetHost,
 )
 from bus.messages.placement import ReportAnswered
-from engine.hosts import NODE, HostFacts
+from engine.hosts import NODE, HostFacts, HostState
 from engine.inventories import AggregateId, ReportedInventory, ReportedProvider
 from laboratory.computes.faults import FallsSilent, FaultScript
 from laboratory.computes.hosts import SimulatedHost
+from scheduler_worker.host_orders import HostOrders
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.store_sql import HostQuery
 from tests.contracts.placement_orders import an_id
@@ -161,9 +162,15 @@ async def test_a_host_that_is_heard_while_it_is_deleted_is_not_forgotten(
     clock = Clock(datetime.now(UTC))
     async with cloud("memory", "sqlite") as setup, setup.scheduling("h1", clock=clock, bus=SOON):
         clock.pass_s(LONG_S)
-        # It is silent when the order is judged, and heard when its row would go.
-        unheard = iter([None])
-        monkeypatch.setattr(HostRegistry, "unheard", lambda *_: next(unheard, timedelta(seconds=1)))
+        forgotten = HostOrders._forgotten  # noqa: SLF001 - where its row goes
+
+        # It is silent whenever the order is judged, and heard whenever its row would go.
+        async def heard_meanwhile(orders: HostOrders, host: HostState) -> HostState | str:
+            with monkeypatch.context() as meanwhile:
+                meanwhile.setattr(HostRegistry, "unheard", lambda *_: timedelta(seconds=1))
+                return await forgotten(orders, host)
+
+        monkeypatch.setattr(HostOrders, "_forgotten", heard_meanwhile)
 
         assert (await refused(setup, "h1")).startswith("was heard meanwhile, and its providers are deleted")
         assert await hosts_of(setup) == {"h1"}
