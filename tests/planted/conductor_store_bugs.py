@@ -40,8 +40,8 @@ def hosts_of_other_cells_read(_real: Any, connection: Any, _cell: str) -> list[C
     ]
 
 
-# Of the notes that are confirmed together only one is deleted.
-planted_by("of confirmed batches only the first is cleared", ConductorTransaction, "clear", harm="lost")(
+# Of the notes that are confirmed together only one is deleted: the others are said again, which has no effect.
+planted_by("of confirmed batches only the first is cleared", ConductorTransaction, "clear")(
     lambda real: lambda self, said: real(self, [*said][:1])
 )
 
