@@ -108,7 +108,7 @@ async def test_a_restart_keeps_what_is_durable_and_nothing_else(under_test: Brok
         await publish_bodies(connection, 99)
         await drain(connection, WORK.name, 1)
         await publish_bodies(connection, 100)
-        # What was in a queue that is deleted is not in the one that is declared in its place.
+        # A queue that is declared in place of a deleted one has none of its messages.
         await under_test.delete_queue(WORK.name)
         await connection.declare(world(WORK))
         await publish(connection, *[structs.replace(parcel(n), headers={"number": n}) for n in range(50)])

@@ -55,7 +55,7 @@ async def test_a_claim_is_granted_and_kept(client: StoreClient) -> None:
 
 
 async def test_a_swap_moves_what_is_held_to_another_host(client: StoreClient) -> None:
-    """Of a pool it takes the same again, which counts once."""
+    """It takes the same amount of a pool again, which counts once."""
     of_pool = amounts(provider("host-3"), MEMORY_MB=512)
     await client.ask(a_claim(a_share(HOST, (*amounts(HOST, VCPU=2), *of_pool))))
     there = (*amounts(OTHER_HOST, VCPU=4), *of_pool)

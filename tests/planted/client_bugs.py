@@ -125,7 +125,7 @@ planted_by("a client hears the events of all projects", BusClient, "listen", har
 )
 
 
-# Who listens twice hears a part of the events at each place.
+# A program that listens twice hears a part of the events at each place.
 planted_by("two listeners of one client share a queue", bus_client, "_own_name")(lambda _: nullcontext)
 
 

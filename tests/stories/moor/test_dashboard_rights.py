@@ -1,5 +1,5 @@
-"""At the dashboard of a running cloud nobody reads or orders in another's name: all that a stranger, a reader, a member and one whose login was
-revoked try, while Keystone is away for a time, changes and shows nothing that they had no right to.
+"""At the dashboard of a running cloud nobody reads or orders in another's name. A stranger, a reader, a member and a person whose login was
+revoked try it, and Keystone is away for a time: nothing changes, and they see nothing that they had no right to.
 """
 
 import asyncio
@@ -234,7 +234,7 @@ async def test_what_was_ordered_is_for_who_ordered_it() -> None:
 
 
 async def told_until(parts: AsyncIterator[str], said: str = "never said") -> str:
-    """What a live list tells until it says this, or ends."""
+    """Read a live list until it says this, or ends."""
     told = ""
     async for part in parts:
         told += part

@@ -211,7 +211,7 @@ async def test_every_write_is_heard_without_gaps(bus: str, books: str) -> None:
         assert [revision for _, revision, _ in told] == sorted(revision for _, revision, _ in told)
         assert told[-1][2] == 8
 
-        # Who joined a server group is listed on pages of any length, and who leaves it is heard.
+        # A member of a server group is listed on pages of any length, and its leaving is heard.
         pages = pages_of(setup.client, AskMembers(limit=1), MembersPage)
         members = [each.consumer async for page in pages for each in page.members]
         assert members == [each.consumer for message in heard for each in message.claimed]

@@ -188,7 +188,7 @@ IN_TWO = (*amounts(HOST, VCPU=1), *amounts(OTHER_HOST, VCPU=1))
         *[(ALL, a_swap(THERE, returns=each), "returns") for each in (WEB, DB)],
         (ALL, a_swap(THERE, returns=CLEANUP, cleanup=CLEANUP), "heir.id"),
         (ALL, a_swap(THERE, returns=CLEANUP, migration=MIGRATION), "heir.type"),
-        # What is given whole is given once.
+        # A unit of a class that is given whole is given once.
         *[
             (
                 a_ledger(inventory=InventoryState(total=2, used=1), resource=each),
