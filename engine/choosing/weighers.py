@@ -232,7 +232,7 @@ class _SpreadAmong(Weigher):
             self._first[hosts.rows] += each.first
             self._step[hosts.rows] += each.step
         now = self._first[hosts.rows]
-        # Where all are equal now, the next instance makes the difference.
+        # If all domains are equal now, the scale is the difference that one more instance makes.
         self.minimum = None if now.min() < now.max() else -float(now.max()) - 1
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:  # noqa: ARG002 - every request is spread alike

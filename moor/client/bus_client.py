@@ -1,8 +1,8 @@
 """One user of the bus: asks questions, hears events, and finds and follows instances."""
 
 import asyncio
+import itertools
 import random
-from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -70,8 +70,8 @@ async def station_on(
         yield station, await stack.enter_async_context(running((station,)))
 
 
-# The numbers of those that listen now, by the names of their stations.
-_LISTENING: defaultdict[str, set[int]] = defaultdict(set)
+# The names of those that listen now.
+_LISTENING: set[str] = set()
 
 
 @asynccontextmanager
@@ -91,14 +91,15 @@ async def feed_of(station: Station, grant: Grant) -> AsyncIterator[Feed]:
 
 @contextmanager
 def _own_name(name: str) -> Iterator[str]:
-    """Each listener has a queue of its own. One that has ended leaves its name to the next one, since the broker keeps the queue for a while."""
-    heard = _LISTENING[name]
-    number = min({*range(len(heard) + 1)} - heard)
-    heard.add(number)
+    """A name for one listener of this station, and so a queue of its own. The next listener takes the name of one that has ended: the broker
+    keeps the queue for a while.
+    """
+    own = next(each for number in itertools.count() if (each := f"{name}-{number}") not in _LISTENING)
+    _LISTENING.add(own)
     try:
-        yield f"{name}-{number}"
+        yield own
     finally:
-        heard.discard(number)
+        _LISTENING.remove(own)
 
 
 @asynccontextmanager

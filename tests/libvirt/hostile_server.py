@@ -13,7 +13,7 @@ from urllib.parse import unquote
 # The pause between two bytes that drip.
 DRIP_S = 0.05
 _MIB = bytes(1024 * 1024)
-# What comes now and then, and never all: its fields, and the part that is repeated.
+# Answers that come piece by piece and never end: the fields of each, and the piece that is sent again and again.
 _DRIPPING = {
     "drip": ("Content-Length: 1000000\r\n\r\n", b"x"),
     "headers": ("", b"X-Much: 1\r\n"),

@@ -1,5 +1,5 @@
 """At the dashboard of a running cloud nobody reads or orders in another's name. A stranger, a reader, a member and a person whose login was
-revoked try it, and Keystone is away for a time: nothing changes, and they see nothing that they had no right to.
+revoked try it. Keystone is away for a time. Nothing changes, and they see nothing that they had no right to.
 """
 
 import asyncio
