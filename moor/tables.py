@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from moor.options import Form, form, out
+from moor.options import Form, form, out, printable
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class Columns(Struct, Generic[T], frozen=True):
         if self.name is not None:
             return self.name(item)
         first, *_ = self.cells.values()
-        return text_of(first(item)).plain
+        return cell if isinstance(cell := first(item), str) else text_of(cell).plain
 
     def filled(self, items: Sequence[T]) -> tuple[list[str], list[list[Cell]]]:
         """The headings of the columns that are not empty, and their cells row by row; without items, all headings."""
@@ -247,7 +247,10 @@ def styled(markup: str) -> Text:
 
 
 def text_of(cell: Cell) -> Text:
-    return Text(cell) if isinstance(cell, str) else cell.text if isinstance(cell, Amount) else cell
+    """What is shown, and so measured, of a cell: control characters as escapes."""
+    if isinstance(cell, str):
+        return Text(printable(cell))
+    return cell.text if isinstance(cell, Amount) else cell
 
 
 def _shared_out(room: int, wanted: Mapping[str, int]) -> dict[str, int]:

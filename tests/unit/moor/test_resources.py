@@ -206,9 +206,13 @@ def test_a_document_has_every_field_and_no_items_are_a_document_too() -> None:
 
 
 def test_a_name_that_a_stranger_chose_does_not_command_the_terminal() -> None:
-    shown = listed((structs.replace(SHIPS[0], name="\x1b[2Jred\x9b"),))
+    odd = structs.replace(SHIPS[2], name="\x1b[2Jred\x9b")
+    shown = listed((odd,))
 
     assert r"\u001b[2" in shown
+    # A column is as wide as what is shown.
+    _, first, second = printed((odd, SHIPS[2]), 200)
+    assert first.index("quay") == second.index("quay")
     assert not {"\x1b", "\x9b"} & {*shown}
 
 
