@@ -6,6 +6,7 @@ which; a guest that has none gets a node with room for all of it, or is spread o
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from engine.flavors import Flavor
@@ -153,7 +154,7 @@ def share_of(
     """The share of this instance here (`wanted_of`)."""
     amounts: dict[tuple[ProviderId, str], int] = {}
     spread: dict[str, int] = {}
-    for (name, resource), amount in wanted.items():
+    for (name, resource), amount in _in_pages(instance, wanted, cells, tree).items():
         place = tree.named(name, resource) if name else None
         place = place or tree.top_or_pool(resource)
         if place is None and tree.numa_with(resource):
@@ -181,6 +182,39 @@ def share_of(
     if not found:
         raise ContradictionError(f"instance {instance.id} holds nothing")
     return Share(host=tree.root, amounts=found)
+
+
+def _in_pages(
+    instance: NovaInstance,
+    wanted: Mapping[tuple[str, str], int],
+    cells: Sequence[NovaGuestCell],
+    tree: HostTree,
+) -> Mapping[tuple[str, str], int]:
+    """On a host that has its memory outside of NUMA nodes, memory in large pages is of the class of these pages. (Else `_by_cells`.)"""
+    memory = Counter[str]()
+    for cell in cells:
+        memory[_memory_class(cell)] += cell.memory_mb
+    if not memory.keys() - {"MEMORY_MB"} or tree.top_or_pool("MEMORY_MB") is None:
+        return wanted
+    found: dict[tuple[str, str], int] = {}
+    for (name, resource), amount in wanted.items():
+        if resource == "MEMORY_MB":
+            _agree(instance, resource, amount, memory.total())
+            found |= {(name, each): part for each, part in memory.items()}
+        else:
+            found[name, resource] = amount
+    return found
+
+
+def _memory_class(cell: NovaGuestCell) -> str:
+    return f"{PAGES}{cell.page_kib}" if (cell.page_kib or 0) > SMALL_PAGE_KIB else "MEMORY_MB"
+
+
+def _agree(instance: NovaInstance, resource: str, held: int, of_cells: int) -> None:
+    if held != of_cells:
+        raise ContradictionError(
+            f"instance {instance.id} holds {held} {resource}, and its NUMA cells have {of_cells}"
+        )
 
 
 def _over_numa(
@@ -218,8 +252,6 @@ def _by_cells(
     found: dict[tuple[ProviderId, str], int] = {}
     given = dict.fromkeys(spread, 0)
     for cell in cells:
-        pages = f"{PAGES}{cell.page_kib}"
-        has_pages = bool(cell.page_kib and cell.page_kib > SMALL_PAGE_KIB)
         for resource, amount in (
             ("VCPU", cell.shared_cpus),
             ("PCPU", cell.pinned_cpus),
@@ -228,14 +260,11 @@ def _by_cells(
             if not amount or resource not in spread:
                 continue
             given[resource] += amount
-            name = pages if resource == "MEMORY_MB" and has_pages else resource
+            name = _memory_class(cell) if resource == "MEMORY_MB" else resource
             key = (_numa(tree, cell.id, name, instance).id, name)
             found[key] = found.get(key, 0) + amount
     for resource, amount in spread.items():
-        if given[resource] != amount:
-            raise ContradictionError(
-                f"instance {instance.id} holds {amount} {resource}, and its NUMA cells have {given[resource]}"
-            )
+        _agree(instance, resource, amount, given[resource])
     return found
 
 

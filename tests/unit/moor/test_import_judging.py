@@ -24,6 +24,7 @@ from nova_bridge.importing.judging import (
     why_not_fenced,
 )
 from nova_bridge.importing.records import (
+    ContradictionError,
     NovaAllocation,
     NovaDevice,
     NovaGuestCell,
@@ -227,6 +228,22 @@ def test_its_own_cells_say_which_node_gives_what() -> None:
         ("h1_NUMA0", "CUSTOM_MEMORY_MB_PAGES_2048", 4_096),
         ("h1_NUMA1", "PCPU", 2),
         ("h1_NUMA1", "MEMORY_MB", 4_096),
+    }
+
+
+@pytest.mark.parametrize("of_pages", [{"CUSTOM_MEMORY_MB_PAGES_2048": 8_192}, {}])
+def test_without_numa_nodes_large_pages_are_the_hosts_own_or_refused(of_pages: dict[str, int]) -> None:
+    tree = HostTree(ROOT, (provider("h1", is_root=True, VCPU=8, MEMORY_MB=16_384, **of_pages),))
+    cells = (NovaGuestCell(0, 2, 0, 4_096, 2_048), NovaGuestCell(1, 2, 0, 1_024, 4))
+    if not of_pages:
+        with pytest.raises(ContradictionError, match="holds 4096 CUSTOM_MEMORY_MB_PAGES_2048, and the host"):
+            share(tree, held(VCPU=4, MEMORY_MB=5_120), cells)
+        return
+
+    assert named(share(tree, held(VCPU=4, MEMORY_MB=5_120), cells), tree) == {
+        ("h1", "VCPU", 4),
+        ("h1", "CUSTOM_MEMORY_MB_PAGES_2048", 4_096),
+        ("h1", "MEMORY_MB", 1_024),
     }
 
 
