@@ -79,6 +79,7 @@ DOORS = {
         (
             *("compute_sim.core.attempts", "compute_sim.core.hosts", "compute_sim.core.trees"),
             *("compute_sim.libvirt.core", "compute_sim.libvirt.driver", "compute_sim.libvirt.images"),
+            *("compute_sim.libvirt.guest_folders", "compute_sim.libvirt.work"),
         ),
         behind=("compute_sim.core", "compute_sim.drivers", "compute_sim.guests", "compute_sim.libvirt"),
     ),
@@ -107,12 +108,9 @@ DOORS = {
             *("nova_bridge.envelope", "nova_bridge.request_spec", "nova_bridge.selection"),
             *("nova_bridge.cloud", "nova_bridge.cloud_reading", "nova_bridge.placement_api"),
             *("nova_bridge.placement_books", "nova_bridge.serving", "nova_bridge.shadow.notes"),
-            "nova_bridge.shadow.wiring",
+            *("nova_bridge.shadow.wiring", "nova_bridge.databases"),
         ),
-        behind=(
-            *("nova_bridge.databases", "nova_bridge.deciding", "nova_bridge.demands"),
-            *("nova_bridge.hosts", "nova_bridge.shadow"),
-        ),
+        behind=(*("nova_bridge.deciding", "nova_bridge.demands", "nova_bridge.hosts", "nova_bridge.shadow"),),
     ),
     "a room's workers on a broker": Door(
         (

@@ -149,7 +149,9 @@ planted_by("attempts that ended stay in the table for ever", SqlComputeStore, "f
 
 
 # A guest that moves to another host leaves its config drive behind.
-@planted("a guest that moves loses its config drive", guest_folders, "copy_disks", harm="destroyed")
+@planted(
+    "a guest that moves loses its config drive", (guest_folders, guest_work), "copy_disks", harm="destroyed"
+)
 def config_drive_not_copied(real: Any, from_: Any, folder: Any, give_up: Any) -> None:
     real(from_, folder, give_up)
     folder.config_drive.unlink(missing_ok=True)

@@ -190,6 +190,14 @@ async def test_an_import_reads_an_upgraded_nova_and_names_a_column_that_it_lacks
             pass
 
 
+async def test_an_import_names_an_instance_that_two_cells_have(addresses: NovaAddresses) -> None:
+    with NovaRows(addresses) as rows:
+        theirs = rows.instance("cell1", "h1", 2)
+        rows.add("cell2", "instances", uuid=theirs, deleted=0)
+    async with nova_databases(addresses.api, addresses.cells.items(), addresses.placement) as databases:
+        assert await databases.duplicates() == [theirs]
+
+
 # One instance
 
 

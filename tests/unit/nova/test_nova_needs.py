@@ -5,15 +5,20 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from engine.choosing.choosing import Chosen
+from engine.flavors import InstanceId
 from engine.hosts import Supported
+from engine.inventories import Choice, ResourceAmount, Share
+from engine.refusals import AlreadyClaimed
 from nova_bridge.cloud import NovaCloud
-from nova_bridge.deciding import NovaNeeds
+from nova_bridge.deciding import NovaNeeds, NovaSearch
 from nova_bridge.hosts import NovaHosts
 from nova_bridge.selection import ComputeNode, InstancesByService, ServiceInstances
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_state, vcpus
-from tests.unit.nova.recorded import CELL, NAMES
+from tests.unit.nova.recorded import CELL, INSTANCE, NAMES
 from tests.unit.nova.test_request_spec import OTHER, THIRD, a_group, read
+from tests.unit.scheduler.lone_scheduler import NOON
 
 HOST = "rhost0001"
 
@@ -44,6 +49,20 @@ def test_a_host_of_a_group_for_anti_affinity_is_full_at_the_groups_limit(
 
     assert not isinstance(spec, str)
     assert spec.ignore_hosts == ignored
+
+
+def test_an_instance_that_is_evacuated_claims_beside_what_it_holds_of_its_old_host() -> None:
+    request = read()
+    search = NovaSearch(
+        InstanceId(INSTANCE), NOON, request, request.spec, host_of=lambda _: None, allows=lambda _: True
+    )
+    old, new = [ResourceAmount(a_host(name).id, "VCPU", 2) for name in ("old", "new")]
+    search.chosen = Chosen("c1", Choice(name="new", share=Share(host=new.provider, amounts=(new,))))
+
+    held = AlreadyClaimed(attempt=1, share=Share(host=old.provider, amounts=(old,)))
+    assert search.claims_again_after(held)
+
+    assert search.order().share.amounts == (old, new)
 
 
 @pytest.mark.parametrize(("architecture", "why"), [("x86_64", ""), ("aarch64", "aarch64")])
