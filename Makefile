@@ -33,12 +33,14 @@ checks: $(INSTALLED)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint layers docs compiled-tests
 
 PARTS := $(sort $(foreach file,$(shell find tests -name 'test_*.py'),$(word 2,$(subst /, ,$(file)))))
+# The longest of these tests take two minutes of a processor that they have alone.
+PROOF_TEST_S := 600
 proven: $(PARTS:%=build/proof/$(STATE)/%) build/proof/$(STATE)/planted
 
 build/proof/$(STATE)/%:
 	@echo '== $*'
 	@mkdir -p $(@D)
-	@$(PYTHON) -m pytest tests/$* --hypothesis-profile proof --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15 --junit-xml $(@D)/$(basename $*).xml
+	@$(PYTHON) -m pytest tests/$* --hypothesis-profile proof --timeout $(PROOF_TEST_S) --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15 --junit-xml $(@D)/$(basename $*).xml
 	@touch $@
 
 # Each bug is planted for the test that saw it.
