@@ -71,7 +71,8 @@ PACE = ConductorPace(poll_s=0.005, look_s=1)
 # A deploy takes some tenths of a second.
 SHORT = WorkDurations(deploy_s=0.1, tear_down_s=0.1, clean_s=0.2, power_s=0.05, agent_call_s=0.05)
 LONG_DEPLOYS = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=LONG_S))
-REST = RestLimits(tries_max=2, pauses=Pauses(0.02, 0.05))
+# No request ends by itself: a story says so.
+REST = RestLimits(answer_s_max=LONG_S, tries_max=2, pauses=Pauses(0.02, 0.05))
 
 
 class DeploySetup(Struct):

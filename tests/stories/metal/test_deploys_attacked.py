@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Sequence
+from operator import not_
 
 import httpx
 import pytest
@@ -140,13 +141,24 @@ async def test_of_two_daemons_with_one_name_the_second_refuses_and_takes_over_wh
 
 
 class CountsOrders(httpx.AsyncBaseTransport):
-    """A daemon's way to Ironic that counts the deploys that it orders, and loses the answers to them."""
+    """A daemon's way to Ironic that counts the deploys that it orders, and loses the answers to them. A change of a node stays on the way
+    until it `is_open`.
+    """
 
     def __init__(self, way: httpx.AsyncBaseTransport) -> None:
         self._way = way
         self.deploys = 0
+        self.on_the_way = 0
+        self.is_open = asyncio.Event()
+        self.is_open.set()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.method != "GET":
+            self.on_the_way += 1
+            try:
+                await self.is_open.wait()
+            finally:
+                self.on_the_way -= 1
         response = await self._way.handle_async_request(request)
         is_order = request.url.path.endswith("/states/provision")
         if is_order and json.loads(await request.aread())["target"] == "active":
@@ -177,17 +189,21 @@ async def test_the_last_daemon_that_drains_keeps_its_nodes_and_goes_on_until_ano
         third = await there.boot(3)
         await until_deploying(there, third)
         before = [each.internal for each in (await there.cloud.providers()).values()]
+        way = there.way = CountsOrders(there.way)
         async with there.daemon("d2"):
             await there.until_owned_by("d2")
             assert (await there.cloud.until_state(third, "active")).attempt == 1
             await asyncio.gather(*map(there.delete, (second, third)))
             await there.until_free(*nodes)
             assert {(await there.row(node)).owner for node in nodes} == {"d2"}
-            # It is of use again, and takes its share or all.
+            # It is of use again, and takes its share or all; what the other one orders is broken off.
+            way.is_open.clear()
+            last = await there.boot(4)
+            await until(lambda: way.on_the_way, "Ironic does not get the order")
             assert await there.rows.set_draining("d1", draining=False)
             assert await there.rows.set_draining("d2", draining=True)
             await there.until_owned_by("d1")
-            last = await there.boot(4)
+            await until(lambda: way.on_the_way, "nothing is on the way", not_)
             await there.cloud.until_state(last, "active")
             await there.delete(last)
             await there.until_free(*nodes)
