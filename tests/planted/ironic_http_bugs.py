@@ -1,12 +1,12 @@
 """Planted bugs in the client of Ironic's API, and in the steps that it is used for."""
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from typing import Any
 
 from msgspec import structs
 
-from ironic_sync import deploying, rest
+from ironic_sync import deploying, rest, wiring
 from ironic_sync.core import deploying as steps
 from ironic_sync.core.node import InterfaceCheck
 from ironic_sync.deploying import Deployer
@@ -15,7 +15,7 @@ from kit.errors import Unavailable
 from kit.keystone import KeystoneTokens
 from kit.login import NOT_FOUND, RestAnswer
 from kit.rest import RestClient
-from tests.planted.replacing import planted, planted_as, planted_by, replaced
+from tests.planted.replacing import BARE_METAL, planted, planted_as, planted_by, replaced, rewritten
 
 
 # Only the first page of nodes is read.
@@ -49,10 +49,16 @@ planted_by(
 )(lambda real: lambda self, _kind, once: real(self, Unavailable, once))
 
 
-# The client does not ask before an order whether the node is still this daemon's.
-planted_by("a node is changed after its lease", HttpIronicApi, "order_only_if", harm="doubled")(
-    lambda _real: lambda _self, _may_act_on: None
-)
+@planted_as("a node is changed after its lease", world=BARE_METAL, harm="doubled")
+@contextmanager
+def changed_after_lease() -> Iterator[None]:
+    """The client does not ask before an order whether the node is still this daemon's, and no daemon tells it to."""
+    asks = "api.order_only_if(membership.may_act_on)"
+    with (
+        replaced(HttpIronicApi, "order_only_if", lambda _real: lambda _self, _may_act_on: None),
+        rewritten(wiring, "ironic_parts", asks, "pass"),
+    ):
+        yield
 
 
 @planted_as("an old Ironic is asked for fields that it has not")
