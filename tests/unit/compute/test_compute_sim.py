@@ -14,12 +14,12 @@ from bus.message import PARCEL_BYTES_MAX, Envelope
 from bus.messages.cell import CONSOLE_BYTES_MAX, ConsoleTold, TellConsole
 from bus.messages.hosts import in_messages
 from bus.workers.handling import ReadOnly, Tell
-from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Dead, Silent, Work, begun
+from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Dead, Silent, Work, begun, waiting
 from compute_sim.core.hosts import Pool, aggregate_of, pools_of, read_pools
 from compute_sim.core.trees import Allocations, ProviderTree, TreeProvider, flaw_of
 from compute_sim.drivers import ConsoleText
 from compute_sim.guests import console_handlers
-from compute_sim.handlers import ComputeStore, Fleet
+from compute_sim.handlers import BuildSlots, ComputeStore, Fleet
 from compute_sim.settings import COMPUTE, ComputeSettings
 from engine.hosts import HostFacts
 from engine.inventories import ProviderId, ReportedInventory
@@ -317,12 +317,17 @@ def test_an_invalid_script_is_refused_with_the_error(tmp_path: Path, text: str, 
         load_script(path, FaultScript)
 
 
-def test_builds_that_fail_in_a_row_are_counted_until_one_succeeds() -> None:
-    fleet, building = Fleet((), lambda: 0.0), begun(SPAWN, Work(), 0.0)
+def test_builds_that_fail_in_a_row_are_counted_and_the_end_of_each_build_lets_one_begin() -> None:
+    fleet = Fleet([SimulatedDriver(SimulatedHost(name="h1"))], lambda: 0.0)
+    building, waits = begun(SPAWN, Work(), 0.0), waiting(structs.replace(SPAWN, attempt=2))
 
-    def end(state: AttemptState) -> int:
-        fleet.count_build(building, structs.replace(building, state=state))
-        return fleet.failed_builds.get(building.host.int, 0)
+    def end(state: AttemptState) -> tuple[int, int]:
+        after = structs.replace(building, state=state)
+        fleet.count_build(building, after)
+        slots = BuildSlots(ComputeStore(fleet.clock_s), fleet, 1)
+        slots.changed(building, after)
+        begins = [*slots.begin_waiting({waits.key: waits}, 0.0)]
+        return fleet.failed_builds.get(building.host.int, 0), len(begins)
 
     ends = (
         AttemptState.FAILED,
@@ -331,7 +336,7 @@ def test_builds_that_fail_in_a_row_are_counted_until_one_succeeds() -> None:
         AttemptState.BUILT,
         AttemptState.FAILED,
     )
-    assert [end(state) for state in ends] == [1, 1, 2, 0, 1]
+    assert [end(state) for state in ends] == [(1, 1), (1, 0), (2, 1), (0, 1), (1, 1)]
 
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
