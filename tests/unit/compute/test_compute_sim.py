@@ -10,10 +10,13 @@ import pytest
 from msgspec import structs
 
 from bus.codec import encode
+from bus.memory import MemoryBroker
 from bus.message import PARCEL_BYTES_MAX, Envelope
 from bus.messages.cell import CONSOLE_BYTES_MAX, ConsoleTold, TellConsole
 from bus.messages.hosts import in_messages
+from bus.topology import objects_of
 from bus.workers.handling import ReadOnly, Tell
+from bus.workers.station import Station
 from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Dead, Silent, Work, begun, waiting
 from compute_sim.core.hosts import Pool, aggregate_of, pools_of, read_pools
 from compute_sim.core.trees import Allocations, ProviderTree, TreeProvider, flaw_of
@@ -21,6 +24,7 @@ from compute_sim.drivers import ConsoleText
 from compute_sim.guests import console_handlers
 from compute_sim.handlers import BuildSlots, ComputeStore, Fleet
 from compute_sim.settings import COMPUTE, ComputeSettings
+from compute_sim.wiring import compute_parts
 from engine.hosts import HostFacts
 from engine.inventories import ProviderId, ReportedInventory
 from laboratory.computes.driver import SimulatedDriver, SimulatedPool
@@ -56,6 +60,9 @@ from laboratory.computes.hosts import (
     virtual_functions,
 )
 from tests.contracts.driver_contract import breaches
+from tests.contracts.small_world import connected, drain
+from tests.running import running
+from tests.simulation.loop import simulated, until_s
 from tests.unit.compute.attempt_cases import RECEIVE, SPAWN, respawn, start, stop
 from tests.unit.compute.compute_trees import CHILD, HOST, NUMA, ROOT
 from tests.unit.compute.test_compute_tree_diff import tree
@@ -337,6 +344,23 @@ def test_builds_that_fail_in_a_row_are_counted_and_the_end_of_each_build_lets_on
         AttemptState.FAILED,
     )
     assert [end(state) for state in ends] == [(1, 1), (1, 0), (2, 1), (0, 1), (1, 1)]
+
+
+@simulated
+async def test_a_host_lists_what_it_has_when_its_silence_is_over() -> None:
+    memory, silence = MemoryBroker(), FallsSilent(after_s=50, for_s=60)
+    driver = SimulatedDriver(SimulatedHost(name="h1"), FaultScript(faults=(silence,)))
+    station = Station(memory.as_user(), "compute", asks=True)
+    async with (
+        connected(memory.as_user(), objects_of(("c1",))) as connection,
+        running(compute_parts(station, [driver], ComputeSettings(cell="c1")), station),
+    ):
+        await station.publisher.send(SPAWN)
+        await until_s(100)
+        assert await connection.depth("conductor.c1.work") == 1
+        await until_s(150)
+        _, listed = await drain(connection, "conductor.c1.work", 2)
+        assert b"host.holds" in listed.parcel.body
 
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
