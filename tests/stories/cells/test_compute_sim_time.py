@@ -7,9 +7,12 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from msgspec import structs
 
+from bus.messages.administration import CreateProvider, SetInventories, WriteAnswered
 from bus.messages.hosts import HeldAttempt, HostHolds
 from bus.messages.placement import (
     ClaimAnswered,
@@ -22,7 +25,7 @@ from bus.messages.placement import (
     ReportInventory,
 )
 from compute_sim.settings import USUAL_PACE, ComputeSettings
-from engine.inventories import ResourceAmount, Share
+from engine.inventories import ProviderId, ReportedInventory, ResourceAmount, Share
 from engine.refusals import AlreadyClaimed, Claimed
 from kit.times import now
 from laboratory.computes.driver import root_of
@@ -41,6 +44,8 @@ HOST = "c1-host-00001"
 # No other writer changes these books, so the worker need not poll its log many times a second.
 PACE = FeedPace(poll_s=10.0)
 SETTINGS = ComputeSettings(cell="c1", beat_s=10, facts_every_s=5)
+# A reshape that was refused has been tried again.
+NESTED_S = 100 + USUAL_PACE.reshape_again_s + 40
 
 
 def claim(here_amount: int) -> ClaimResources:
@@ -80,6 +85,7 @@ async def test_a_refused_reshape_is_told_and_tried_again_after_a_while_or_with_t
         faults=(
             Changes(hosts=(HOST,), after_s=100, disk_gb=-10_000),
             Changes(hosts=(HOST,), after_s=110, traits_gained=("CUSTOM_LATER",)),
+            Changes(hosts=(HOST,), after_s=NESTED_S, numa_nodes=2),
         )
     )
     async with (
@@ -98,11 +104,23 @@ async def test_a_refused_reshape_is_told_and_tried_again_after_a_while_or_with_t
         await setup.client.publisher.send(over)
         await until_s(155)
         assert "DISK_GB" in (await setup.providers())[HOST].inventories
-        await until_s(100 + USUAL_PACE.reshape_again_s + 20)
+        await until_s(NESTED_S - 20)
         after = (await setup.providers())[HOST]
         assert "DISK_GB" not in after.inventories
         assert "CUSTOM_LATER" in after.traits
         assert setup.facts()[HOST].report_refused == ""
+
+        # A consumer holds a CPU of the host, and a card that an administrator has made below it.
+        card, cards = ProviderId(UUID(int=77)), {"VGPU": ReportedInventory(total=1)}
+        await setup.cloud.ask(CreateProvider(id=card, name="card", parent=root_of(HOST)), WriteAnswered)
+        await setup.cloud.ask(SetInventories(provider=card, generation=0, inventories=cards), WriteAnswered)
+        held = (*spawn(1, HOST).share.amounts, ResourceAmount(provider=card, resource="VGPU", amount=1))
+        again = structs.replace(claim(5), attempt=2, share=Share(host=root_of(HOST), amounts=held))
+        assert isinstance((await setup.cloud.ask(again, ClaimAnswered)).verdict, Claimed | AlreadyClaimed)
+        await until_s(NESTED_S + 10)
+        nested = await setup.providers()
+        assert nested[f"{HOST}_NUMA0"].inventories["VCPU"].used == 1
+        assert nested["card"].inventories["VGPU"].used == 1
 
 
 @pytest.mark.hits("another reporter has reported host %s: reporting it completely")
