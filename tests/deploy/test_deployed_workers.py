@@ -93,8 +93,7 @@ async def test_a_cloud_runs_from_the_environment_files_and_without_tls_no_role_g
     port = free_port()
 
     async with workers(tmp_path, port):
-        not_sure = ("host", "set", "island-host-00001", "dead")
-        await moor_says(1, "nothing was done", *not_sure, **operator)
+        await moor_says(1, "nothing was done", "host", "set", "island-host-00001", "dead", **operator)
         ids = []
         for cell in CELLS:
             booted = await moor_json("boot", "--vcpus", "1", "--host", f"{cell}-host-00001", **operator)

@@ -53,10 +53,9 @@ planted_by(
 @contextmanager
 def changed_after_lease() -> Iterator[None]:
     """The client does not ask before an order whether the node is still this daemon's, and no daemon tells it to."""
-    asks = "api.order_only_if(membership.may_act_on)"
     with (
         replaced(HttpIronicApi, "order_only_if", lambda _real: lambda _self, _may_act_on: None),
-        rewritten(wiring, "ironic_parts", asks, "pass"),
+        rewritten(wiring, "ironic_parts", "api.order_only_if(membership.may_act_on)", "pass"),
     ):
         yield
 

@@ -1,10 +1,8 @@
 """From a build request to an instance on a bare-metal node of a simulated Ironic, and back: every worker is real."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from functools import partial
 from operator import not_
 from typing import Any
 from uuid import UUID
@@ -377,34 +375,6 @@ async def test_failed_deploys_walk_the_alternates_and_leave_nothing(bus: str, bo
         # Without an image no deploy begins; the ports are detached, whatever a tenant has called them.
         await metal.cloud.until_state(await metal.boot(3, image=None, ports=("%2e%2e",)), "error")
         await metal.until_free(*nodes[:2])
-
-
-@STAGES
-async def test_a_daemon_dies_in_the_middle_of_deploys_and_another_ends_them(bus: str, books: str) -> None:
-    nodes = available_nodes(6)
-    async with deploy_setup(bus, books, *nodes, settings=LONG_DEPLOYS) as metal, metal.daemon("d2"):
-        async with metal.daemon("d1", killed=True):
-            await metal.until_offered(*nodes)
-            await until(metal.is_shared, "both own nodes")
-            instances = [await metal.boot(number) for number in range(1, 7)]
-
-            await until(metal.deploying, "both daemons deploy", lambda found: found == {"d1", "d2"})
-        for instance in instances:
-            assert (await metal.until_active(instance)).attempt == 1
-        assert {len(metal.with_instance(instance)) for instance in instances} == {1}
-
-        await asyncio.gather(*map(metal.delete, instances))
-        await metal.until_free(*nodes)
-
-
-@IN_MEMORY
-async def test_a_delete_in_the_middle_of_a_deploy_takes_it_off_the_node(bus: str, books: str) -> None:
-    nodes = available_nodes(1)
-    async with offered(bus, books, *nodes) as (metal, _):
-        for number in range(1, 5):
-            instance = await metal.boot(number)
-            await until(partial(metal.with_instance, instance), "the deploy has begun")
-            await metal.gone(instance, *nodes)
 
 
 @IN_MEMORY

@@ -497,25 +497,17 @@ def words(
 
 
 @THOROUGH
-@given(words(), st.randoms(use_true_random=False))
-def test_the_order_of_delivery_of_one_publishers_words_does_not_matter_without_rest(
-    said: list[NodeNotified], chance: Any
+@given(
+    st.tuples(words(), st.just(WITHOUT_REST)) | st.tuples(words(deletions=False), st.just(WITH_REST)),
+    st.randoms(use_true_random=False),
+)
+def test_the_order_of_delivery_of_one_publishers_words_does_not_matter(
+    of_one: tuple[list[NodeNotified], OrderingRules], chance: Any
 ) -> None:
-    shuffled = list(said)
-    chance.shuffle(shuffled)
+    said, rules = of_one
+    shuffled = chance.sample(said, len(said))
 
-    assert after(KNOWN, *shuffled, rules=WITHOUT_REST) == after(KNOWN, *said, rules=WITHOUT_REST)
-
-
-@THOROUGH
-@given(words(deletions=False), st.randoms(use_true_random=False))
-def test_the_order_of_delivery_of_one_publishers_words_does_not_matter_with_rest(
-    said: list[NodeNotified], chance: Any
-) -> None:
-    shuffled = list(said)
-    chance.shuffle(shuffled)
-
-    assert after(KNOWN, *shuffled) == after(KNOWN, *said)
+    assert after(KNOWN, *shuffled, rules=rules) == after(KNOWN, *said, rules=rules)
 
 
 @THOROUGH

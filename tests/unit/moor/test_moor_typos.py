@@ -161,6 +161,7 @@ def test_a_value_that_is_no_uuid_is_named_with_its_argument_on_one_line(words: l
     [
         ("", ["boot", "--count", "many"], "--count': 'many' is not a whole number"),
         ("", ["list", "--limit", "0"], "--limit': '0' must be at least 1"),
+        ("", ["list", "-o", "xml"], "'xml' is none of table, wide, json, yaml"),
         ("", ["host", "list", "--mode", "off"], "--mode': 'off' is none of"),
         ("", ["host", "set"], "Missing argument '[NAME...] MODE'"),
         (

@@ -20,7 +20,7 @@ import moor.bare_metal.nodes
 import moor.resources
 from moor.bare_metal.nodes import NodeReader
 from moor.client import Client, Flavor
-from moor.commands import app, command_of, every
+from moor.commands import command_of, every
 from moor.dashboard.rendering import html_of, table_of
 from moor.flags import command
 from moor.options import Output
@@ -214,12 +214,6 @@ def test_a_name_that_a_stranger_chose_does_not_command_the_terminal() -> None:
     _, first, second = printed((odd, SHIPS[2]), 200)
     assert first.index("quay") == second.index("quay")
     assert not {"\x1b", "\x9b"} & {*shown}
-
-
-def test_another_form_is_refused() -> None:
-    ended = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["list", "-o", "xml"])
-    assert ended.exit_code == 2
-    assert "'xml' is none of table, wide, json, yaml" in ended.output
 
 
 def test_a_program_reads_what_was_printed_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
