@@ -117,7 +117,7 @@ class ComputeSetup:
         hosts: Sequence[SimulatedHost],
         faults: FaultScript | None = None,
         settings: ComputeSettings = COMPUTING,
-        store: ComputeStore | None = None,
+        store: Any = None,
         *,
         clock: Clock[float] | None = None,
     ) -> AbstractAsyncContextManager[Station]:
