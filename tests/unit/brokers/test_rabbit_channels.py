@@ -1,7 +1,7 @@
 """Channels of the RabbitMQ client, beside a node that says what a test tells it to; and when reading rests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,30 +13,41 @@ from yarl import URL
 
 from bus.broker import Publishing, Receipt
 from bus.message import Parcel
+from bus.queues import Objects, Queue, QueueKind
 from bus.rabbit.broker import LARGE_BYTES, REST_S, RabbitBroker, RabbitConnection, RestingTransports
 from bus.rabbit.rpc import ForeignExchange, ForeignQueue, RabbitRpc
-from kit.errors import AccessRefused, ConnectionLost, OneWasRefused
+from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled, OneWasRefused
 from tests.unit.brokers.test_rabbit_connecting import open_virtual_host
-from tests.waiting import until
+from tests.waiting import at_most, until
 
 PARCELS = 4
-ANSWERS: dict[type[Frame], Callable[[], Frame]] = {
-    commands.Channel.Open: commands.Channel.OpenOk,
-    commands.Channel.Close: commands.Channel.CloseOk,
-    commands.Confirm.Select: commands.Confirm.SelectOk,
-    commands.Exchange.Declare: commands.Exchange.DeclareOk,
-    commands.Queue.Declare: lambda: commands.Queue.DeclareOk("calls", 0, 0),
-    commands.Queue.Bind: commands.Queue.BindOk,
-    commands.Basic.Qos: commands.Basic.QosOk,
-    commands.Basic.Consume: lambda: commands.Channel.Close(403, "another reads it alone", 60, 20),
+ANSWERS: Mapping[type[Frame], Sequence[Frame]] = {
+    commands.Connection.Close: [commands.Connection.CloseOk()],
+    commands.Channel.Open: [commands.Channel.OpenOk()],
+    commands.Channel.Close: [commands.Channel.CloseOk()],
+    commands.Confirm.Select: [commands.Confirm.SelectOk()],
+    commands.Exchange.Declare: [commands.Exchange.DeclareOk()],
+    commands.Queue.Declare: [commands.Queue.DeclareOk("calls", 0, 0)],
+    commands.Queue.Bind: [commands.Queue.BindOk()],
+    commands.Basic.Qos: [commands.Basic.QosOk()],
+    commands.Basic.Consume: [commands.Channel.Close(403, "another reads it alone", 60, 20)],
+}
+CANCELS = {
+    **ANSWERS,
+    commands.Basic.Consume: [commands.Basic.ConsumeOk("its tag"), commands.Basic.Cancel("its tag")],
+    commands.Basic.Cancel: [commands.Basic.CancelOk("its tag")],
 }
 
 
 class ScriptedNode:
     """A node that opens channels, and says this when so many parcels have been published. None: it hangs up."""
 
-    def __init__(self, says: Sequence[FrameTypes] | None) -> None:
+    def __init__(
+        self, says: Sequence[FrameTypes] | None, answers: Mapping[type[Frame], Sequence[Frame]] = ANSWERS
+    ) -> None:
+        self.declared: list[str] = []
         self._says = says
+        self._answers = answers
         self._published = 0
 
     async def serve(self, read: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
@@ -44,8 +55,10 @@ class ScriptedNode:
         while head := await read.read(7):
             rest = await read.readexactly(int.from_bytes(head[3:]) + 1)
             _, channel, frame = unmarshal(head + rest)
-            if answer := ANSWERS.get(type(frame)):  # type: ignore[arg-type]
-                out.write(marshal(answer(), channel))
+            if isinstance(frame, commands.Queue.Declare):
+                self.declared.append(frame.queue)
+            for answer in self._answers.get(type(frame), ()):  # type: ignore[arg-type]
+                out.write(marshal(answer, channel))
             self._published += isinstance(frame, commands.Basic.Publish)
             if self._published < PARCELS:
                 continue
@@ -58,10 +71,16 @@ class ScriptedNode:
 
 
 @asynccontextmanager
-async def publishing_to(node: ScriptedNode) -> AsyncIterator[tuple[RabbitConnection, Publishing]]:
+async def broker_of(node: ScriptedNode) -> AsyncIterator[RabbitBroker]:
     async with await asyncio.start_server(node.serve, "127.0.0.1", 0) as door:
         port = door.sockets[0].getsockname()[1]
-        connection = await RabbitBroker(f"amqp://guest:guest@127.0.0.1:{port}/?heartbeat=0").connect()
+        yield RabbitBroker(f"amqp://guest:guest@127.0.0.1:{port}/?heartbeat=0")
+
+
+@asynccontextmanager
+async def publishing_to(node: ScriptedNode) -> AsyncIterator[tuple[RabbitConnection, Publishing]]:
+    async with broker_of(node) as broker:
+        connection = await broker.connect()
         yield connection, await connection.open_publishing()
         await connection.close()
 
@@ -154,6 +173,25 @@ async def test_an_answer_to_a_caller_of_an_rpc_that_has_gone_has_not_arrived() -
         rpc = await RabbitRpc.open(here, [], 1)
         answered = asyncio.gather(*[rpc.reply("of a caller", b"{}") for _ in range(PARCELS)])
         assert await asyncio.wait_for(answered, 30) == [*[Receipt.CONFIRMED] * 3, Receipt.UNROUTABLE]
+
+
+async def test_a_reader_is_told_that_the_node_has_cancelled_its_consumer() -> None:
+    async with publishing_to(ScriptedNode((), CANCELS)) as (connection, _):
+        consuming = await connection.open_consuming("calls", prefetch=1)
+        with pytest.raises(ConsumerCancelled):
+            await asyncio.wait_for(consuming.receive(), at_most(30))
+
+
+async def test_a_connection_reads_on_in_the_feed_of_the_one_before() -> None:
+    node, feed = ScriptedNode(()), Objects(queues=(Queue("feed.p1", QueueKind.FEED),))
+    async with broker_of(node) as broker:
+        for _ in range(2):
+            connection = await broker.connect()
+            await connection.declare(feed)
+            await connection.close()
+
+    # The node names the first, and is asked whether it is still there.
+    assert node.declared == ["", "calls"]
 
 
 # Rests
