@@ -122,12 +122,15 @@ async def test_whoever_publishes_and_loses_its_connection_leads_no_longer(
     client: StoreClient, url: str
 ) -> None:
     async with closing(PlacementStore(url)) as (other,), leading(client.store) as feed:
+        cursor = (await feed.read()).cursor
         await end_sessions(url)
 
         async with leading(other) as successor:
             assert successor.published.term == feed.published.term + 1
         with pytest.raises(Unavailable):
             await feed.read()
+        with pytest.raises(Unavailable):
+            await feed.mark(1, cursor)
 
 
 @asynccontextmanager
