@@ -5,16 +5,21 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from operator import not_
 
+import pytest
 from msgspec import structs
 
 from bus.message import Message
+from bus.messages.build import InstanceDeleted
 from bus.messages.cell import (
     PlaceInCell,
 )
 from bus.workers.station import Station
 from cell_conductor.core.rows import Instance
+from cell_conductor.store_sql import ConductorStore
+from tests.contracts.sql_stores import LOCKS_AWAITED, a_session, as_owner, migrated_database
 from tests.contracts.stage import CELLS
 from tests.contracts.stores import open_conductor_stores
+from tests.running import closing
 from tests.stories.cells.cell_setup import (
     CONDUCTING,
     CellSetup,
@@ -89,6 +94,32 @@ async def test_two_conductors_of_one_cell_do_everything_once_between_them(bus: s
         # A message that was sent again is about the same attempt.
         assert len({(each.instance, each.attempt, each.host) for each in setup.computes.spawns}) == 24
         assert [setup.ends(order) for order in orders] == [["active", "deleted"]] * 6 + [["active"]] * 6
+
+
+@pytest.mark.postgresql
+async def test_a_conductor_decides_on_a_row_only_after_the_other_one_that_does() -> None:
+    order = removal(order_for(1, "h1"))
+    row = Instance(order.instance, order.request_id, "active", changed_at=order.issued_at, sequence=1)
+    async with (
+        cloud("memory", "memory", scripted=()) as setup,
+        setup.listening("instance.deleted.c1") as said,
+        migrated_database("postgresql", "cell_conductor") as url,
+        closing(ConductorStore(url, "c1"), ConductorStore(url, "c1")) as (ours, theirs),
+        a_session(as_owner(url)) as session,
+        setup.conductor(ours),
+    ):
+        async with theirs.transaction() as tx:
+            await tx.save([row], [], [])
+        async with theirs.transaction() as tx:
+            await tx.load([row.id])
+            await tx.save([structs.replace(row, sequence=90)], [], [])
+            await setup.send(order)
+            await until(lambda: session.fetchval(LOCKS_AWAITED), "it waits for the row")
+        (deleted,) = await until(lambda: said, "its end is told")
+
+    # Readers drop a state with a lower sequence than one that was told before.
+    assert isinstance(deleted, InstanceDeleted)
+    assert deleted.instance.sequence > 90
 
 
 @ONE_BROKER
