@@ -60,7 +60,6 @@ LONG = {
         "libvirt/test_libvirt_alternates.py::test_only_its_project_has_a_saved_disk",
         "properties/test_guest_worlds.py::test_each_of_several_guests_fits_exactly_if_brute_force_finds_a_placement[cells-4",
         "stories/authority/test_foreign_values.py::test_no_message_with_a_foreign_value_changes_anything_of_anothers[rabbitmq",
-        "stories/nova/test_nova_over_http.py",
         "stories/moor/test_package.py::test_the_examples_are_checked",
         "stories/cells/test_cells_on_servers.py::test_cells_with_their_own_brokers_and_databases_are_cut_off",
         "stories/cells/test_compute_check.py::test_a_compute_that_breaks_one_rule_is_told_this_rule_alone[restart between",
