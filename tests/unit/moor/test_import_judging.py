@@ -11,10 +11,12 @@ from msgspec import structs
 from bus.message import Message
 from bus.messages.audit import AdoptInstance, BookEntry
 from bus.messages.build import InstanceState
+from bus.messages.hosts import AggregateSet, AggregateState, SetAggregate
 from bus.messages.stored_names import CreateFlavor
 from engine.flavors import Flavor, Image, InstanceId, RequestId
 from engine.inventories import GroupId, InventoryState, ProviderId, ProviderState, ResourceAmount, Share
 from moor.client.books.views import InstanceView
+from nova_bridge.importing.handing_over import FROM_NOVA, FROM_NOVA_NAME, Cloud
 from nova_bridge.importing.judging import (
     REQUESTS,
     HostPlan,
@@ -37,6 +39,7 @@ from nova_bridge.importing.records import (
 from nova_bridge.importing.shared import Difference, create_shared
 from nova_bridge.importing.shares import HostTree, share_of, wanted_of
 from tests.nova.rows import SMALL, stored
+from tests.unit.choosing.scheduler_worlds import a_host
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 NODE = NovaNode(1, "root", "h1", "h1.org", "QEMU", 8, 8192, 100)
@@ -139,12 +142,25 @@ class Taken(list[Message]):
         self += orders
         return orders
 
+    async def ask(self, order: SetAggregate) -> AggregateSet:
+        self.append(order)
+        return AggregateSet(aggregate=AggregateState(id=order.aggregate, name=order.name))
+
 
 async def test_all_orders_about_what_is_missing_are_given_each_after_those_before_it() -> None:
     taken, (*three, other) = Taken(), [CreateFlavor(flavor=Flavor(name=name)) for name in "abcd"]
     differences = [Difference("one", "", (*three,)), Difference("other", "", (other,))]
     assert await create_shared(taken, differences) == []  # type: ignore[arg-type]
     assert taken == [three[0], other, *three[1:]]
+
+
+async def test_a_host_that_is_given_back_leaves_the_aggregate_of_those_that_were_handed_over() -> None:
+    taken, host = Taken(), a_host("h1")
+    cloud = Cloud(taken, {})  # type: ignore[arg-type]
+    await cloud.note_taken(host)
+    await cloud.note_given_back(host)
+    joins = SetAggregate(aggregate=FROM_NOVA, name=FROM_NOVA_NAME, add_hosts=(str(host.id),))
+    assert taken == [joins, structs.replace(joins, add_hosts=(), remove_hosts=joins.add_hosts)]
 
 
 ROOT = ProviderId(UUID(int=1))
