@@ -1,6 +1,5 @@
 """Planted bugs in what speaks with Nova: RPC, claims over HTTP, its cloud, shadow mode; and in imports from a Nova."""
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -27,7 +26,7 @@ from scheduler_worker.core.instances import lifecycle
 from scheduler_worker.core.instances.rows import FIRST_ATTEMPT
 from scheduler_worker.requests import adopting
 from scheduler_worker.requests.adopting import InstanceAdopter
-from tests.planted.replacing import planted, planted_as, planted_by, replaced_in
+from tests.planted.replacing import planted, planted_by
 
 
 @planted("a host stays claimed for a caller of Nova that is gone", NovaDecider, "undo", harm="lost")
@@ -214,28 +213,12 @@ def large_pages_forgotten(real: Any, instance: Any, wanted: Any, cells: Any, dev
     return real(instance, wanted, small, devices, tree)
 
 
-def _orders_without(**fields: Any) -> AbstractContextManager[None]:
-    """These fields of each instance that is taken over."""
-
-    def planted(real: Any) -> Any:
-        def planned(*values: Any) -> Any:
-            plan = real(*values)
-            orders = tuple(structs.replace(each, **fields) for each in plan.orders)
-            return structs.replace(plan, orders=orders)
-
-        return planned
-
-    return replaced_in((judging, handing_over), "planned", planted)
-
-
-planted_as("the user of an instance is lost when it is taken over", harm="lost")(
-    lambda: _orders_without(user="")
+@planted(
+    "the user of an instance is lost when it is taken over", (judging, handing_over), "planned", harm="lost"
 )
-
-
-planted_as("the image of an instance is lost when it is taken over", harm="lost")(
-    lambda: _orders_without(image=None)
-)
+def user_of_instance_lost(real: Any, *values: Any) -> Any:
+    plan = real(*values)
+    return structs.replace(plan, orders=tuple(structs.replace(each, user="") for each in plan.orders))
 
 
 @planted("the limit of a group is lost when it is taken over", (shared, command), "read_shared")
@@ -279,6 +262,14 @@ async def given_back_and_still_ours(_real: Any, self: Any, host: Any) -> None:
 )
 def guest_destroyed_when_given_back(real: Any, *values: Any, keeps_guest: bool = False, **named: Any) -> Any:
     return real(*values, **named)
+
+
+planted_by(
+    "the image of an instance is lost when it is taken over",
+    (lifecycle, adopting),
+    "adopted_row",
+    harm="lost",
+)(lambda real: lambda order, *values, **named: real(structs.replace(order, image=None), *values, **named))
 
 
 @planted(

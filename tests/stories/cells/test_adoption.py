@@ -8,10 +8,10 @@ from msgspec import structs
 
 from bus.messages.audit import AdoptedState, AdoptInstance, GiveBackInstance
 from bus.messages.build import BuildRejected, InstancesFound, InstanceState
-from bus.messages.cell import AdoptGuest, LeaveGuest
+from bus.messages.cell import AdoptGuest, LeaveGuest, SpawnInstance
 from bus.messages.hosts import HostSet, SetHost
 from compute_sim.core.attempts import HostOrder, Work
-from engine.flavors import Flavor, InstanceId, RequestId
+from engine.flavors import Flavor, Image, InstanceId, RequestId
 from engine.inventories import ResourceAmount, Share
 from laboratory.computes.driver import SimulatedDriver, root_of
 from moor.client.bus_client import answer_of, providers_of
@@ -23,6 +23,8 @@ CREATED = datetime(2024, 5, 6, tzinfo=UTC)
 # No scheduler here knows the second key.
 SPECS = {"hw_rng:allowed": "True", "rack:color": "red"}
 FLAVOR = Flavor(name="legacy", vcpus=2, ram_mb=1024, root_gb=3, extra_specs=SPECS)
+IMAGE = Image(source="debian")
+Obeyed = set[tuple[type[HostOrder], Image | None]]
 STATES: tuple[AdoptedState, ...] = ("active", "stopped", "shelved", "broken")
 TOLD = {"active": "active", "stopped": "stopped", "shelved": "shelved", "broken": "error"}
 
@@ -49,6 +51,7 @@ async def an_order(stage: BooksStage, number: int, state: AdoptedState = "active
         name=f"old-{number}",
         project="shop",
         user="ann",
+        image=IMAGE,
         reason="its disk is full" if state == "broken" else "",
     )
 
@@ -74,10 +77,24 @@ async def adopted(stage: BooksStage, orders: list[AdoptInstance]) -> None:
     await stage.until_silent()
 
 
+@pytest.fixture
+def obeyed(monkeypatch: pytest.MonkeyPatch) -> Obeyed:
+    """The orders that hosts get, with the image that each names."""
+    obeyed: Obeyed = set()
+    begin = SimulatedDriver.begin
+
+    def watched(driver: SimulatedDriver, order: HostOrder, at_s: float) -> Work:
+        obeyed.add((type(order), getattr(order, "image", None)))
+        return begin(driver, order, at_s)
+
+    monkeypatch.setattr(SimulatedDriver, "begin", watched)
+    return obeyed
+
+
 @pytest.mark.parametrize(
     "kind", ["embedded", pytest.param("real", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql])]
 )
-async def test_they_keep_all_that_they_are_and_live_on_like_any_instance(kind: str) -> None:
+async def test_they_keep_all_that_they_are_and_live_on_like_any_instance(kind: str, obeyed: Obeyed) -> None:
     async with books_stage(kind) as stage:
         await set_host(stage, "draining")
         orders = [await an_order(stage, number, state) for number, state in enumerate(STATES)]
@@ -91,27 +108,20 @@ async def test_they_keep_all_that_they_are_and_live_on_like_any_instance(kind: s
         held = {each.id: each for each in await stage.placement.books_page(None, 100)}
         assert {held[each.instance].host for each in orders} == {HOST}
         await set_host(stage, "up")
-        # They are moved, started and deleted as if they were built here.
+        # They are moved, started, built anew of their image and deleted as if they were built here.
         active, stopped, shelved, broken = [each.instance for each in orders]
         await stage.move(active, "migrate", "moved", hosts=("c1-host-00002",))
         await stage.move(stopped, "start", "active")
         await stage.move(shelved, "unshelve", "active")
+        await set_host(stage, "down")
+        await stage.move(stopped, "evacuate", "active")
+        assert (SpawnInstance, IMAGE) in obeyed
         await stage.delete([active, stopped, shelved, broken])
         await stage.until_silent()
         assert not [each for each in await stage.placement.books_page(None, 100) if each.held]
 
 
-async def test_what_is_given_back_leaves_nothing_here_and_may_come_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    obeyed: set[type[HostOrder]] = set()
-    begin = SimulatedDriver.begin
-
-    def watched(driver: SimulatedDriver, order: HostOrder, at_s: float) -> Work:
-        obeyed.add(type(order))
-        return begin(driver, order, at_s)
-
-    monkeypatch.setattr(SimulatedDriver, "begin", watched)
+async def test_what_is_given_back_leaves_nothing_here_and_may_come_again(obeyed: Obeyed) -> None:
     async with books_stage("embedded") as stage:
         await set_host(stage, "draining")
         orders = [await an_order(stage, number, state) for number, state in enumerate(STATES)]
@@ -125,7 +135,7 @@ async def test_what_is_given_back_leaves_nothing_here_and_may_come_again(
             assert not [each for each in await stage.placement.books_page(None, 100) if each.held]
         await adopted(stage, orders)
         assert {each.attempt for each in (await told_of(stage, orders)).values()} == {3}
-    assert obeyed == {AdoptGuest, LeaveGuest}
+    assert obeyed == {(AdoptGuest, None), (LeaveGuest, None)}
 
 
 async def test_wrong_orders_change_nothing_and_say_why() -> None:
