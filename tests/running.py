@@ -1,8 +1,10 @@
-"""What runs until a block of a test ends, and what is closed then: one way for the parts of workers, for stores and for sessions."""
+"""What runs until a block of a test ends, and what is closed then: one way for the parts of workers, for stores and for sessions;
+and what a store does in a transaction of its own.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, TypeVar
 
 from kit.process import Part, run_until
@@ -13,6 +15,8 @@ class Closes(Protocol):
 
 
 C = TypeVar("C", bound=Closes)
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -47,3 +51,11 @@ async def closing(*opened: C) -> AsyncIterator[tuple[C, ...]]:
     finally:
         for each in opened:
             await each.close()
+
+
+async def once(
+    transaction: Callable[[], AbstractAsyncContextManager[T]], do: Callable[[T], Awaitable[R]]
+) -> R:
+    """Do this in a transaction of its own, as `kit.sql.write_once` does with a query."""
+    async with transaction() as begun:
+        return await do(begun)

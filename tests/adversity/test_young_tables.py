@@ -27,7 +27,7 @@ from tests.contracts import test_conductor_store as conductor
 from tests.contracts import test_ironic_store as ironic
 from tests.contracts.sql_stores import a_session, administer, empty_database, rows_of
 from tests.contracts.store_client import StoreClient
-from tests.running import closing
+from tests.running import closing, once
 
 pytestmark = pytest.mark.postgresql
 
@@ -58,15 +58,13 @@ def reporting_host(number: int) -> HostState:
 
 async def write_loads(store: SchedulerStore, numbers: range, report: int) -> None:
     loads = [HostLoad(ProviderId(UUID(int=number)), 1, 0, report, 7, 1, 0) for number in numbers]
-    async with store.transaction() as transaction:
-        assert await transaction.save_loads(loads) == len(loads)
+    assert await once(store.transaction, lambda tx: tx.save_loads(loads)) == len(loads)
 
 
 async def change_in_the_scheduler(store: SchedulerStore, numbers: range) -> None:
-    async with store.transaction() as transaction:
-        assert await transaction.apply_events([scheduler.an_active(number) for number in numbers]) == len(
-            numbers
-        )
+    assert await once(
+        store.transaction, lambda tx: tx.apply_events([scheduler.an_active(number) for number in numbers])
+    ) == len(numbers)
     async with store.transaction() as transaction:
         rows = await transaction.lock([scheduler.instance(number) for number in numbers])
         await transaction.save([*rows.values()])
@@ -74,13 +72,14 @@ async def change_in_the_scheduler(store: SchedulerStore, numbers: range) -> None
         await transaction.save(ending)
         names = await transaction.note([ending])
     await write_loads(store, numbers, report=numbers.start)
-    async with store.transaction() as transaction:
-        await transaction.confirm(names)
+    await once(store.transaction, lambda tx: tx.confirm(names))
 
 
 async def add_nodes(store: IronicStore, numbers: range) -> None:
-    async with store.transaction() as transaction:
-        await transaction.save([NodeRow(id=ironic.node_id(number), owner="d1") for number in numbers])
+    await once(
+        store.transaction,
+        lambda tx: tx.save([NodeRow(id=ironic.node_id(number), owner="d1") for number in numbers]),
+    )
 
 
 async def change_nodes(store: IronicStore, numbers: range) -> None:

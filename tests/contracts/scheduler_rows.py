@@ -12,6 +12,7 @@ from engine.inventories import Choice, ProviderId, ResourceAmount, Share
 from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen
 from scheduler_worker.core.instances.rows import ACTIVE, HostDecision, InstanceRow, accepted, placed
 from scheduler_worker.store_sql import Acceptance, NewRequest, SchedulerStore
+from tests.running import once
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -39,23 +40,19 @@ async def unsaid(store: SchedulerStore, before: datetime = LATER + timedelta(day
 
 
 async def note(store: SchedulerStore, *groups: Sequence[InstanceRow]) -> list[OutboxKey]:
-    async with store.transaction() as transaction:
-        return list(await transaction.note(groups))
+    return list(await once(store.transaction, lambda tx: tx.note(groups)))
 
 
 async def confirm(store: SchedulerStore, *names: OutboxKey) -> None:
-    async with store.transaction() as transaction:
-        await transaction.confirm(names)
+    await once(store.transaction, lambda tx: tx.confirm(names))
 
 
 async def accept(store: SchedulerStore, *requests: NewRequest) -> list[Acceptance]:
-    async with store.transaction() as transaction:
-        return list(await transaction.accept(requests))
+    return list(await once(store.transaction, lambda tx: tx.accept(requests)))
 
 
 async def rows_of(store: SchedulerStore, *numbers: int) -> list[InstanceRow]:
-    async with store.transaction() as transaction:
-        rows = await transaction.lock([instance(number) for number in numbers])
+    rows = await once(store.transaction, lambda tx: tx.lock([instance(number) for number in numbers]))
     return [rows[instance(number)] for number in numbers if instance(number) in rows]
 
 
@@ -113,6 +110,5 @@ async def delete(store: SchedulerStore, at: datetime, *numbers: int) -> None:
 async def delete_while_it_is_accepted(store: SchedulerStore) -> None:
     async with store.transaction() as deleting:
         assert await deleting.lock([instance(1)]) == {}
-        async with store.transaction() as accepting:
-            await accepting.accept([a_request(1)])
+        await once(store.transaction, lambda tx: tx.accept([a_request(1)]))
         await deleting.save([deleted_unseen(instance(1), NOON)])

@@ -18,6 +18,7 @@ from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.store_sql import PlacementStore
 from placement_worker.store_sql.log import ChangeFeed
 from tests.contracts.placement_orders import HORIZON, NOON, VOCABULARY, a_release
+from tests.running import once
 
 TRIES_MAX = 100
 ClaimDecision = BatchDecision[ClaimVerdict, ClaimChanges]
@@ -81,8 +82,7 @@ class StoreClient:
         return decision.verdicts
 
     async def recount(self) -> None:
-        async with self.store.transaction() as tx:
-            await tx.recount()
+        await once(self.store.transaction, lambda tx: tx.recount())
 
     async def ledger(self, *orders: ClaimOrder) -> Ledger:
         """The ledger that these orders would be judged by."""

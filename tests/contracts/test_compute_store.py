@@ -13,6 +13,7 @@ from compute_sim.store_sql import SqlComputeStore
 from engine.flavors import Flavor
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, Share
 from tests.contracts.stores import STORES, Again, open_again, undone
+from tests.running import once
 from tests.waiting import Clock
 
 HOST = ProviderId(UUID(int=7))
@@ -43,13 +44,11 @@ def an_attempt(
 
 
 async def save(store: SqlComputeStore, *attempts: AttemptRecord) -> None:
-    async with store.transaction() as tx:
-        await tx.save(attempts)
+    await once(store.transaction, lambda tx: tx.save(attempts))
 
 
 async def known(store: SqlComputeStore, *attempts: AttemptRecord) -> set[AttemptRecord]:
-    async with store.transaction() as tx:
-        return set((await tx.load([each.key for each in attempts])).values())
+    return set((await once(store.transaction, lambda tx: tx.load([each.key for each in attempts]))).values())
 
 
 async def test_an_attempt_is_due_once_however_often_it_was_saved_and_again_if_its_batch_fails(

@@ -19,6 +19,7 @@ from engine.hosts import HostMode, HostSetting
 from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, ServerGroup, Share
 from kit.errors import Transient
 from tests.contracts.stores import STORES, open_conductor_store, open_conductor_stores, undone
+from tests.running import once
 
 EACH_STORE = pytest.mark.parametrize("kind", STORES)
 
@@ -125,13 +126,11 @@ async def save(
 
 
 async def confirm(store: ConductorStore, *said: OutboxKey) -> None:
-    async with store.transaction() as tx:
-        await store.clear(tx, said)
+    await once(store.transaction, lambda tx: store.clear(tx, said))
 
 
 async def due(store: ConductorStore, now: datetime, limit: int = 10) -> list[int]:
-    async with store.transaction() as tx:
-        return [each.int for each in await tx.take_due(now, limit)]
+    return [each.int for each in await once(store.transaction, lambda tx: tx.take_due(now, limit))]
 
 
 @EACH_STORE
@@ -141,8 +140,7 @@ async def test_a_row_is_found_again_as_it_was(kind: str) -> None:
         await save(store, row)
 
         assert await store.read([row.id, instance_id(2)]) == [row]
-        async with store.transaction() as tx:
-            assert await tx.load([row.id, instance_id(2)]) == {row.id: row}
+        assert await once(store.transaction, lambda tx: tx.load([row.id, instance_id(2)])) == {row.id: row}
 
 
 @EACH_STORE
@@ -186,8 +184,7 @@ async def test_what_was_said_is_kept_until_it_is_confirmed(kind: str) -> None:
         assert await store.pending() == [(second, release(1))]
         stored = await store.read([instance_id(1), instance_id(2)])
         assert [[each.sequence for each in row.outbox] for row in stored] == [[101, 102], [101, 102]]
-        async with store.transaction() as tx:
-            rows = await tx.load([instance_id(1), instance_id(2)])
+        rows = await once(store.transaction, lambda tx: tx.load([instance_id(1), instance_id(2)]))
         assert [[each.sequence for each in rows[row.id].outbox] for row in stored] == [[102], []]
         assert [row.sequence for row in rows.values()] == [102, 102]
         (third,) = await save(store, a_row(2, outbox=pending(2, 103)))
@@ -203,8 +200,8 @@ async def test_what_one_process_said_is_kept_by_another_until_the_first_has_it_c
         (second,) = await save(other, structs.replace(row, outbox=pending(1, 101, 102), sequence=102))
 
         async def kept_by(store: ConductorStore) -> list[int]:
-            async with store.transaction() as tx:
-                return [each.sequence for each in (await tx.load([row.id]))[row.id].outbox]
+            rows = await once(store.transaction, lambda tx: tx.load([row.id]))
+            return [each.sequence for each in rows[row.id].outbox]
 
         assert await kept_by(other) == await kept_by(one) == [101, 102]
         await confirm(one, first)
@@ -222,10 +219,10 @@ async def test_what_another_process_has_confirmed_is_known_when_a_row_of_it_is_r
         # As a sweep that has sent it again.
         await confirm(other, kept)
 
-        async with one.transaction() as tx:
-            assert [*await tx.load([instance_id(2)])] == [instance_id(2)]
-        async with one.transaction() as tx:
-            assert await tx.load([row.id]) == {row.id: structs.replace(row, outbox=())}
+        assert [*await once(one.transaction, lambda tx: tx.load([instance_id(2)]))] == [instance_id(2)]
+        assert await once(one.transaction, lambda tx: tx.load([row.id])) == {
+            row.id: structs.replace(row, outbox=())
+        }
 
 
 async def test_a_process_reads_no_notes_for_the_rows_that_it_wrote_itself(
@@ -237,11 +234,9 @@ async def test_a_process_reads_no_notes_for_the_rows_that_it_wrote_itself(
         await save(one, row)
         monkeypatch.setattr("cell_conductor.store_sql.NOTES", None)
 
-        async with one.transaction() as tx:
-            assert await tx.load([row.id]) == {row.id: row}
+        assert await once(one.transaction, lambda tx: tx.load([row.id])) == {row.id: row}
         with pytest.raises(AttributeError, match="fetch"):
-            async with other.transaction() as tx:
-                await tx.load([row.id])
+            await once(other.transaction, lambda tx: tx.load([row.id]))
 
 
 @EACH_STORE
@@ -327,8 +322,9 @@ async def test_hosts_that_were_set_are_read_as_they_were_written_by_their_own_ce
 
         found = {each.word.name: each for each in await ours.hosts()}
         assert found == {"h1": a_host(1, "up", 2, cleaned=2), "h2": a_host(2, "down", 1)}
-        async with ours.transaction() as tx:
-            locked = await tx.lock_hosts([ProviderId(UUID(int=2)), ProviderId(UUID(int=3))])
+        locked = await once(
+            ours.transaction, lambda tx: tx.lock_hosts([ProviderId(UUID(int=2)), ProviderId(UUID(int=3))])
+        )
         assert locked == {ProviderId(UUID(int=2)): a_host(2, "down", 1)}
 
 

@@ -34,6 +34,7 @@ from tests.contracts.placement_orders import (
 )
 from tests.contracts.store_client import StoreClient
 from tests.contracts.stores import STORES, open_store
+from tests.running import once
 
 LEFT, RIGHT, CARD, POOL = (provider(name) for name in ("numa-0", "numa-1", "card", "pool"))
 FLAT = (a_provider("host-1", holds=inventories(VCPU=8, MEMORY_MB=800, DISK_GB=90, CUSTOM_NIC=2), traits=()),)
@@ -85,8 +86,7 @@ class ReshapingClient(StoreClient):
                 for who, gets in moved.items()
             ),
         )
-        async with self.store.transaction() as tx:
-            return await reshape(tx, Sent(order, by), VOCABULARY, NOON)
+        return await once(self.store.transaction, lambda tx: reshape(tx, Sent(order, by), VOCABULARY, NOON))
 
     async def everything(self) -> tuple[object, ...]:
         rows = [await self.row(who) for who in (WEB, DB, MIGRATION)]

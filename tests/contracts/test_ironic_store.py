@@ -31,7 +31,7 @@ from kit.errors import Unavailable
 from kit.sql import POOL_SIZE
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.stores import STORES, open_ironic_store, open_ironic_stores, undone
-from tests.running import closing
+from tests.running import closing, once
 from tests.waiting import until
 
 EACH_STORE = pytest.mark.parametrize("kind", STORES)
@@ -169,8 +169,7 @@ def rebuilding() -> NodeDeploy:
 
 
 async def save(store: IronicStore, *rows: NodeRow) -> SavedRows:
-    async with store.transaction() as tx:
-        return await tx.save(rows)
+    return await once(store.transaction, lambda tx: tx.save(rows))
 
 
 async def known(store: IronicStore, *numbers: int) -> list[NodeRow]:
@@ -562,8 +561,7 @@ async def test_rows_are_forgotten_but_not_those_that_were_written_since(store: I
     read = await known(store, 1, 2)
     await save(store, read[1])
 
-    async with store.transaction() as tx:
-        assert await tx.forget(read) == 1
+    assert await once(store.transaction, lambda tx: tx.forget(read)) == 1
 
     assert [row.id for row in await known(store, 1, 2, 3)] == [node_id(2), node_id(3)]
     # With the same id it is a new row.

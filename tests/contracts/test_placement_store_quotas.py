@@ -41,7 +41,7 @@ from tests.contracts.placement_orders import (
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.store_client import StoreClient, leading, pages_of
 from tests.contracts.stores import STORES
-from tests.running import closing
+from tests.running import closing, once
 
 SHOP = "shop"
 
@@ -55,8 +55,10 @@ def claiming(name: str, vcpu: int = 1, host: ProviderId = HOST, project: str = S
 
 
 async def limit(client: StoreClient, project: str = SHOP, **limits: int | None) -> WriteVerdict:
-    async with client.store.transaction() as tx:
-        (verdict,) = await write_quotas(tx, [SetQuota(project=project, limits=limits)], VOCABULARY, NOON)
+    (verdict,) = await once(
+        client.store.transaction,
+        lambda tx: write_quotas(tx, [SetQuota(project=project, limits=limits)], VOCABULARY, NOON),
+    )
     return verdict
 
 

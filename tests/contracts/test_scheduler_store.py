@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.audit import AdoptInstance
-from bus.messages.build import BuildInstance
+from bus.messages.build import BuildInstance, InstanceActive
 from bus.messages.moves import Change, MovePlace
 from bus.messages.stored_names import KnownApplication
 from engine.flavors import Flavor, Image, InstanceId
@@ -72,6 +72,7 @@ from tests.contracts.scheduler_rows import (
     unsaid,
 )
 from tests.contracts.stores import open_scheduler_store, undone
+from tests.running import once
 
 
 async def test_a_transaction_that_fails_leaves_nothing_behind(store: SchedulerStore) -> None:
@@ -119,8 +120,7 @@ async def test_a_name_may_be_as_long_as_a_request_and_a_number_make_it(store: Sc
 async def test_a_request_is_forgotten_when_all_of_it_was_deleted_long_ago_and_has_said_so(
     store: SchedulerStore,
 ) -> None:
-    async with store.transaction() as transaction:
-        await transaction.accept([a_request(number, 10 * number, 10 * number + 1) for number in range(1, 6)])
+    await accept(store, *(a_request(number, 10 * number, 10 * number + 1) for number in range(1, 6)))
     await delete(store, NOON, 10, 11, 20, 30, 31, 41, 50, 51)
     await delete(store, LATER, 40)
     await confirm(store, *await note(store, await rows_of(store, 10, 11, 20, 31, 40, 41, 50, 51)))
@@ -137,6 +137,10 @@ async def test_a_request_is_forgotten_when_all_of_it_was_deleted_long_ago_and_ha
     ]
 
 
+async def hear(store: SchedulerStore, *words: InstanceActive) -> int:
+    return await once(store.transaction, lambda tx: tx.apply_events(words))
+
+
 @pytest.mark.parametrize("ahead", [1, 2**31, 2**61 - 2 - SEQUENCE_AHEAD_MAX])
 async def test_an_event_with_an_absurd_sequence_is_not_taken_in_passing(
     store: SchedulerStore, ahead: int
@@ -145,12 +149,10 @@ async def test_an_event_with_an_absurd_sequence_is_not_taken_in_passing(
     before = await rows_of(store, 1)
     absurd = an_active(1, sequence=2 + SEQUENCE_AHEAD_MAX + ahead)
 
-    async with store.transaction() as transaction:
-        assert await transaction.apply_events([absurd]) == 0
+    assert await hear(store, absurd) == 0
     assert await rows_of(store, 1) == before
 
-    async with store.transaction() as transaction:
-        assert await transaction.apply_events([an_active(1, sequence=2 + SEQUENCE_AHEAD_MAX)]) == 1
+    assert await hear(store, an_active(1, sequence=2 + SEQUENCE_AHEAD_MAX)) == 1
 
 
 async def test_what_a_project_has_without_a_host_is_counted_until_it_is_deleted(
@@ -232,8 +234,9 @@ async def test_of_two_who_decide_at_once_one_is_told_of_the_other(store: Schedul
 
     async def decide(reason: str) -> dict[InstanceId, str]:
         ended = [failed(row, LATER, reason=reason) for each in requests for row in each.rows]
-        async with store.transaction() as transaction:
-            others = await transaction.decide([row for row in ended if row is not None])
+        others = await once(
+            store.transaction, lambda tx: tx.decide([row for row in ended if row is not None])
+        )
         return {id_: row.told.reason for id_, row in others.items()}
 
     told = await asyncio.gather(decide("this"), decide("that"))
@@ -283,9 +286,8 @@ async def test_a_word_that_is_no_news_or_not_of_who_was_placed_is_not_heard_with
     await save(store, heard(rows[0], an_active(1, sequence=102), LATER), deleted(rows[1], LATER))
     before = await rows_of(store, 1, 2, 3, 4, 5)
 
-    async with store.transaction() as transaction:
-        words = [an_active(1), an_active(2), an_active(3, cell="c2"), an_active(4, sequence=2), an_active(5)]
-        assert await transaction.apply_events([*words, an_active(6)]) == 0
+    elsewhere, early = an_active(3, cell="c2"), an_active(4, sequence=2)
+    assert await hear(store, an_active(1), an_active(2), elsewhere, early, an_active(5), an_active(6)) == 0
 
     assert await rows_of(store, 1, 2, 3, 4, 5) == before
 
@@ -338,8 +340,7 @@ def an_adoption(number: int, of_request: int, place: int) -> AdoptedRow:
 
 
 async def adopt(store: SchedulerStore, *rows: AdoptedRow) -> list[UUID]:
-    async with store.transaction() as transaction:
-        return [*await transaction.adopt(rows)]
+    return [*await once(store.transaction, lambda tx: tx.adopt(rows))]
 
 
 async def test_one_that_is_there_and_a_number_that_is_taken_are_refused_and_the_others_written(
@@ -404,8 +405,8 @@ async def test_moves_of_all_instances_come_newest_first_by_host_and_if_they_go_o
         known, ChangeQuery(ended=True, behind=MovePlace(NOON + timedelta(seconds=6), instance(2)))
     ) == [5]
     assert await numbers(known, ChangeQuery(ended=True, limit=1)) == [7]
-    async with known.transaction() as transaction:
-        assert sorted(each.number for each in await transaction.lock_moves()) == [5, 7]
+    going = await once(known.transaction, lambda tx: tx.lock_moves())
+    assert sorted(each.number for each in going) == [5, 7]
 
 
 async def test_who_counts_the_moves_waits_for_another_who_adds_one(known: SchedulerStore) -> None:
@@ -461,8 +462,7 @@ async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed
         )
 
     async def write(at: datetime, *hosts: HostState) -> None:
-        async with store.transaction() as transaction:
-            await transaction.save_hosts(hosts, at)
+        await once(store.transaction, lambda tx: tx.save_hosts(hosts, at))
 
     await write(NOON, host(2), host(1), host(3))
     await write(LATER, host(2, io_ops=5, sequence=2))
@@ -473,8 +473,7 @@ async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed
     assert await store.host_versions(LATER) == [(host(2).id, (LATER, 2))]
     assert len(await store.host_versions(NOON)) == 3
     assert await store.hosts(HostQuery(ids=(host(2).id, host(99).id))) == [host(2, io_ops=5, sequence=2)]
-    async with store.transaction() as transaction:
-        locked = await transaction.lock_hosts([host(1).id], ["host-3", "nobody"])
+    locked = await once(store.transaction, lambda tx: tx.lock_hosts([host(1).id], ["host-3", "nobody"]))
     assert sorted(each.name for each in locked) == ["host-1", "host-3"]
 
     async with store.transaction() as transaction:
@@ -485,10 +484,8 @@ async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed
 
 
 async def test_of_each_cell_the_latest_time_is_kept(store: SchedulerStore) -> None:
-    async with store.transaction() as transaction:
-        await transaction.save_cells([KnownCell("c2", NOON), KnownCell("c1", LATER)])
-    async with store.transaction() as transaction:
-        await transaction.save_cells([KnownCell("c1", NOON), KnownCell("c2", LATER)])
+    await once(store.transaction, lambda tx: tx.save_cells([KnownCell("c2", NOON), KnownCell("c1", LATER)]))
+    await once(store.transaction, lambda tx: tx.save_cells([KnownCell("c1", NOON), KnownCell("c2", LATER)]))
 
     assert await store.cells() == [KnownCell("c1", LATER), KnownCell("c2", LATER)]
 
@@ -497,8 +494,7 @@ async def test_orders_about_an_application_count_by_when_they_were_sent(store: S
     elsewhere = timezone(timedelta(hours=5))
     shop, other = (KnownApplication(name="shop", projects=(project,)) for project in ("p", "q"))
     earlier, later = NOON - timedelta(microseconds=1), (NOON + timedelta(seconds=1)).astimezone(elsewhere)
-    async with store.transaction() as transaction:
-        assert await transaction.set_application("shop", NOON, shop) == shop
+    assert await once(store.transaction, lambda tx: tx.set_application("shop", NOON, shop)) == shop
     async with store.transaction() as transaction:
         assert await transaction.set_application("shop", earlier, other) == shop
         assert await transaction.set_application("shop", NOON, shop) == shop, "the same order comes again"
@@ -526,8 +522,9 @@ async def test_one_worker_at_a_time_orders_aggregates_and_may_write_meanwhile(st
         async with store.ordering_aggregates():
             inside.append(number)
             most = max(most, len(inside))
-            async with store.transaction() as transaction:
-                await transaction.save_aggregate(an_aggregate(number, f"rack {number}"))
+            await once(
+                store.transaction, lambda tx: tx.save_aggregate(an_aggregate(number, f"rack {number}"))
+            )
             inside.remove(number)
 
     await asyncio.gather(*map(order, range(1, 5)))
@@ -537,12 +534,10 @@ async def test_one_worker_at_a_time_orders_aggregates_and_may_write_meanwhile(st
 
 
 async def test_a_name_of_another_aggregate_is_tried_again(store: SchedulerStore) -> None:
-    async with store.transaction() as transaction:
-        await transaction.save_aggregate(an_aggregate(1, "rack"))
+    await once(store.transaction, lambda tx: tx.save_aggregate(an_aggregate(1, "rack")))
 
     with pytest.raises(Transient, match="another worker has just created an aggregate 'rack'"):
-        async with store.transaction() as transaction:
-            await transaction.save_aggregate(an_aggregate(2, "rack"))
+        await once(store.transaction, lambda tx: tx.save_aggregate(an_aggregate(2, "rack")))
     assert await store.aggregates() == [an_aggregate(1, "rack").told]
 
 
@@ -565,8 +560,6 @@ async def test_a_deleted_group_is_found_no_more_and_its_id_stays_taken_until_it_
     assert list(await store.groups(GroupQuery(ids=(id_,)))) == []
 
     await store.prune(NOON, 10)
-    async with store.transaction() as transaction:
-        assert await transaction.create_group(group) is None
+    assert await once(store.transaction, lambda tx: tx.create_group(group)) is None
     await store.prune(NOON + timedelta(seconds=1), 10)
-    async with store.transaction() as transaction:
-        assert await transaction.create_group(group) == group
+    assert await once(store.transaction, lambda tx: tx.create_group(group)) == group

@@ -15,6 +15,7 @@ from scheduler_worker.core.instances.rows import KeptRequest, accepted, waits
 from scheduler_worker.store_sql import NewRequest, SchedulerStore
 from tests.contracts.scheduler_rows import NOON, accept, delete, instance, request_id, rows_of, save
 from tests.contracts.stores import open_scheduler_store
+from tests.running import once
 
 S = timedelta(seconds=1)
 ENDS = NOON + timedelta(hours=1)
@@ -30,13 +31,11 @@ async def begin(
     await accept(store, NewRequest(request_id(number), b"same", rows))
     row = waits(rows[0], at, KeptRequest(digest, b"a request"), priority=priority, reason="no valid host")
     assert row is not None
-    async with store.transaction() as transaction:
-        assert await transaction.decide([row]) == {}
+    assert await once(store.transaction, lambda tx: tx.decide([row])) == {}
 
 
 async def next_of(store: SchedulerStore, *digests: bytes, limit: int = 100) -> list[int]:
-    async with store.transaction() as transaction:
-        return [each.id.int for each in await transaction.next_waiting(digests, limit)]
+    return [each.id.int for each in await once(store.transaction, lambda tx: tx.next_waiting(digests, limit))]
 
 
 async def test_priority_goes_first_then_age_then_the_id(store: SchedulerStore) -> None:
@@ -56,8 +55,7 @@ async def test_priority_goes_first_then_age_then_the_id(store: SchedulerStore) -
 
 async def test_one_worker_at_a_time_has_the_lease(store: SchedulerStore) -> None:
     async def lease(holder: UUID, at: datetime) -> datetime | None:
-        async with store.transaction() as transaction:
-            return await transaction.lease_waking(holder, at, at + 10 * S)
+        return await once(store.transaction, lambda tx: tx.lease_waking(holder, at, at + 10 * S))
 
     assert await lease(ONE, NOON) is None
     assert await lease(OTHER, NOON + S) == NOON + 10 * S
@@ -66,11 +64,9 @@ async def test_one_worker_at_a_time_has_the_lease(store: SchedulerStore) -> None
     assert await lease(OTHER, NOON - S) == NOON + 12 * S
     assert await lease(OTHER, NOON + 12 * S) is None
     assert await lease(ONE, NOON + 13 * S) == NOON + 22 * S
-    async with store.transaction() as transaction:
-        await transaction.release_waking(ONE)
+    await once(store.transaction, lambda tx: tx.release_waking(ONE))
     assert await lease(ONE, NOON + 13 * S) == NOON + 22 * S
-    async with store.transaction() as transaction:
-        await transaction.release_waking(OTHER)
+    await once(store.transaction, lambda tx: tx.release_waking(OTHER))
     assert await lease(ONE, NOON + 13 * S) is None
     # A lease of tomorrow was taken by a clock that was wrong.
     assert await lease(OTHER, NOON - timedelta(days=1)) is None

@@ -41,6 +41,7 @@ from placement_worker.admin_writes import WRITES, write_reshapes
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, consumer, provider
 from tests.contracts.store_client import StoreClient
 from tests.properties.bounds import THOROUGH, TIMEOUT_S, not_reached
+from tests.running import once
 from tests.simulation.findings import Findings
 from tests.simulation.stored_books import InspectableStore
 from tests.simulation.write_oracle import WriteOracle
@@ -225,8 +226,9 @@ async def written(client: StoreClient, batch: tuple[Write, ...]) -> tuple[WriteV
 
 
 async def _written(client: StoreClient, batch: tuple[Write, ...]) -> tuple[WriteVerdict, ...]:
-    async with client.store.transaction() as tx:
-        return tuple(await WRITES[type(batch[0])](tx, batch, VOCABULARY, NOON))
+    return tuple(
+        await once(client.store.transaction, lambda tx: WRITES[type(batch[0])](tx, batch, VOCABULARY, NOON))
+    )
 
 
 @pytest.mark.timeout(TIMEOUT_S)

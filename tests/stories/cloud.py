@@ -73,7 +73,7 @@ from scheduler_worker.wiring import scheduler_parts
 from tests.asking import state_of, until_state
 from tests.contracts.stage import CELLS, SETTINGS, listening
 from tests.contracts.stores import open_conductor_store, open_scheduler_store, open_store
-from tests.running import running
+from tests.running import once, running
 from tests.stories.layouts import Layout, layout
 from tests.stories.scripted import NAMES, ScriptedCell, host_id
 from tests.varied import varied
@@ -345,8 +345,7 @@ class Cloud:
         """Write the row directly, because no scheduler runs that could be asked."""
         (host,) = await self.rows.hosts(HostQuery(name=name))
         disabled = structs.replace(host, setting=HostSetting(mode="draining"), sequence=host.sequence + 1)
-        async with self.rows.transaction() as transaction:
-            await transaction.save_hosts([disabled], datetime.now(UTC))
+        await once(self.rows.transaction, lambda tx: tx.save_hosts([disabled], datetime.now(UTC)))
 
     async def until_used(self, **used: int) -> None:
         await until(self.used, f"used {used}", lambda found: found == used)

@@ -11,7 +11,7 @@ from bus.message import Message
 from bus.messages.administration import AskConsumer, AskQuotas, ConsumerFound, ConsumerState, QuotasFound
 from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim
-from bus.workers.handling import Answer, ReadOnly, Received, Said, Tell, Weighed
+from bus.workers.handling import Answer, Handler, ReadOnly, Received, Said, Tell, Weighed
 from bus.workers.station import Station
 from engine.choosing.plugins import Plugins
 from engine.hosts import HostState
@@ -20,6 +20,7 @@ from engine.refusals import Claimed
 from scheduler_worker.settings import SchedulerPace, SchedulerSettings
 from scheduler_worker.wiring import Deciders, Given, Knowledge, Queues, Sending
 from tests.plugins import standard_plugins
+from tests.running import once
 from tests.stores_in_memory import MemorySchedulerStore
 
 M = TypeVar("M", bound=Message)
@@ -76,8 +77,7 @@ class LoneScheduler:
 
     async def has(self, hosts: Sequence[HostState]) -> None:
         """These hosts are registered, and heard."""
-        async with self.store.transaction() as transaction:
-            await transaction.save_hosts(hosts, NOON)
+        await once(self.store.transaction, lambda tx: tx.save_hosts(hosts, NOON))
         self.hosts.learn(hosts)
 
     async def _as_placement(self, questions: Sequence[Message]) -> list[Message]:
@@ -98,9 +98,7 @@ class LoneScheduler:
         if isinstance(handler, ReadOnly):
             return await handler.handle(asked)
         handle = handler.handle if isinstance(handler, Weighed) else handler
-        async with self.outbox.transaction() as transaction:
-            said: Sequence[Said] = await handle(asked, transaction)
-        return said
+        return await once(self.outbox.transaction, lambda tx: handle(asked, tx))
 
     async def ask(self, question: Message) -> Message:
         (said,) = await self._questions[type(question)].handle([an_ask(question)])
@@ -109,18 +107,14 @@ class LoneScheduler:
 
     async def hear(self, event: Message) -> Sequence[Said]:
         """On the API level's broker."""
-        async with self.outbox.transaction() as transaction:
-            said: Sequence[Said] = await self._events[type(event)]([an_ask(event)], transaction)
-        return said
+        handle: Handler = self._events[type(event)]
+        return await once(self.outbox.transaction, lambda tx: handle([an_ask(event)], tx))
 
     async def bury(self, build: BuildInstance, *, with_a_row: bool = True) -> Sequence[Said]:
         """The worker's words before it makes a dead letter of a build. `with_a_row=False`: the database has refused each row of it."""
         end, release = self._requests.before_burial[BuildInstance]
-        async with self.outbox.transaction() as transaction:
-            said: Sequence[Said] = await (end if with_a_row else release)(
-                [an_ask(build, attempts=19)], transaction
-            )
-        return said
+        handle = end if with_a_row else release
+        return await once(self.outbox.transaction, lambda tx: handle([an_ask(build, attempts=19)], tx))
 
 
 def rejection(said: Sequence[Said]) -> BuildRejected:
