@@ -24,7 +24,7 @@ from bus.topology import DEAD_QUEUE
 from bus.workers.station import Station
 from engine.refusals import Claimed
 from kit.errors import Locked, TookTooLong, Unavailable
-from kit.sql import DatabaseSettings, PostgresDatabase, open_database, upgrade
+from kit.sql import DatabaseSettings, PostgresDatabase, open_database, read_once, upgrade, write_once
 from kit.times import now
 from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.store_sql import PlacementStore, PlacementTransaction
@@ -37,7 +37,7 @@ from tests.contracts.sql_stores import a_session
 from tests.contracts.stage import declared
 from tests.contracts.store_client import StoreClient
 from tests.contracts.stores import undone
-from tests.running import closing, running
+from tests.running import closing, once, running
 from tests.servers.postgres import PrivatePostgres
 from tests.varied import varied
 from tests.waiting import PATIENCE_S, until
@@ -152,19 +152,16 @@ async def test_the_server_ends_what_takes_too_long_and_what_takes_long_by_its_na
     limits = varied(USUAL, LOCK_S=LIMITS.LOCK_S, statement_s=LIMITS.statement_s)
     async with closing(open_database(url, settings=limits)) as (database,):
         with pytest.raises(TookTooLong, match="statement timeout"):
-            async with database.writing() as transaction:
-                await transaction.run(sleep, 3 * LIMITS.statement_s)
+            await write_once(database, sleep, 3 * LIMITS.statement_s)
         async with database.reading(takes_long=True) as transaction:
             await transaction.run(sleep, 3 * LIMITS.statement_s)
         # A session that is used again has its limits as before.
         with pytest.raises(TookTooLong, match="statement timeout"):
-            async with database.reading() as transaction:
-                await transaction.run(sleep, 3 * LIMITS.statement_s)
+            await read_once(database, sleep, 3 * LIMITS.statement_s)
         async with a_session(url) as other, other.transaction():
             await other.execute("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE")
             with pytest.raises(Locked, match="lock timeout"):
-                async with database.writing() as transaction:
-                    await transaction.run(look)
+                await write_once(database, look)
 
 
 async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has_locked(url: str) -> None:
@@ -173,7 +170,7 @@ async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has
 
         async def forgetful() -> None:
             async with database.writing() as transaction:
-                await transaction.run(lock)
+                await transaction.fetch("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE")
                 async with a_session(url) as other, other.transaction():
                     # Waits for the lock, and gets it when the transaction was ended.
                     await other.execute("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE")
@@ -181,8 +178,7 @@ async def test_a_transaction_in_which_nothing_is_asked_is_ended_with_what_it_has
 
         with pytest.raises(Unavailable):
             await forgetful()
-        async with database.writing() as transaction:
-            await transaction.run(look)
+        await write_once(database, look)
 
 
 async def test_a_session_that_cannot_be_rolled_back_is_not_used_again(url: str) -> None:
@@ -197,8 +193,7 @@ async def test_a_session_that_cannot_be_rolled_back_is_not_used_again(url: str) 
         asking.add(asyncio.create_task(drivers[0].execute("SELECT pg_sleep(0.1)")))
         await asyncio.sleep(0)
     await asyncio.gather(*asking, return_exceptions=True)
-    async with database.writing() as transaction:
-        assert await transaction.driver() is not drivers[0]
+    assert await once(database.writing, lambda tx: tx.driver()) is not drivers[0]
     await database.close()
 
 
@@ -208,10 +203,6 @@ def sleep(connection: Connection, seconds: float) -> None:
 
 def look(connection: Connection) -> None:
     connection.execute(sa.text("SELECT count(*) FROM consumers"))
-
-
-def lock(connection: Connection) -> None:
-    connection.execute(sa.text("LOCK TABLE consumers IN ACCESS EXCLUSIVE MODE"))
 
 
 # Sessions that are ended repeatedly

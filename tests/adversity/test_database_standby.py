@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy import Connection
 
 from kit.errors import Unavailable
-from kit.sql import open_database, upgrade
+from kit.sql import open_database, read_once, upgrade, write_once
 from tests.adversity.real_cloud import SMALL, a_build, cloud_on
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import rows_of
@@ -92,10 +94,6 @@ async def test_a_session_whose_server_only_reads_is_not_used_again(pair: Pair) -
     async with closing(open_database(pair.standby.url)) as (database,):
         for _ in range(2):
             with pytest.raises(Unavailable, match="read-only"):
-                async with database.writing() as transaction:
-                    await transaction.fetch("CREATE TABLE never ()")
-        async with database.reading() as transaction:
-            (row,) = await transaction.fetch(
-                "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
-            )
-            assert row[0] == 1
+                await write_once(database, Connection.exec_driver_sql, "CREATE TABLE never ()")
+        clients = sa.text("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
+        assert await read_once(database, Connection.scalar, clients) == 1

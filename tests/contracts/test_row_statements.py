@@ -21,7 +21,7 @@ from sqlalchemy import (
     Table,
 )
 
-from kit.sql import ONCE, Database, RowColumns, open_database, read_once
+from kit.sql import ONCE, Database, RowColumns, open_database, read_once, write_once
 from kit.sql.statements import Id, InternalId, Moment
 from tests.contracts.sql_stores import empty_database
 from tests.running import closing
@@ -64,8 +64,7 @@ EMPTY = (SECOND, "", 0, False, None, None, None, None)
 @asynccontextmanager
 async def opened(kind: str) -> AsyncIterator[Database]:
     async with empty_database(kind) as url, closing(open_database(url)) as (database,):
-        async with database.writing() as transaction:
-            await transaction.run(SHELVES.metadata.create_all)
+        await write_once(database, SHELVES.metadata.create_all)
         yield database
 
 

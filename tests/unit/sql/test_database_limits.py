@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from kit.database_settings import CONSUMER_TIMEOUT_S, DATABASE
 from kit.errors import Locked, Unavailable
-from kit.sql import Database, DatabaseSettings, PostgresDatabase, open_database, upgrade
+from kit.sql import DatabaseSettings, PostgresDatabase, open_database, upgrade, write_once
 from tests.varied import varied
 
 SHORT = varied(
@@ -30,13 +30,11 @@ SHORT = varied(
 
 
 @asynccontextmanager
-async def silent_server(accepted: asyncio.Semaphore | None = None) -> AsyncIterator[str]:
-    """A server that accepts connections, and sends nothing. `accepted` is released at each connection."""
+async def silent_server() -> AsyncIterator[str]:
+    """A server that accepts connections, and sends nothing."""
     over = asyncio.Event()
 
     async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if accepted is not None:
-            accepted.release()
         await over.wait()
         writer.close()
 
@@ -51,14 +49,12 @@ async def test_the_servers_of_a_url_are_tried_in_turn_and_each_is_named_in_the_e
         nobody = "127.0.0.1:1"
         both = url.replace("/moor?", f",{nobody}/moor?")
         database = open_database(both, settings=varied(SHORT, CONNECT_S=1.0, transaction_s=2.0, LONG_S=3.0))
-        assert isinstance(database, PostgresDatabase)
         loop = asyncio.get_running_loop()
         began = loop.time()
         with pytest.raises(
             Unavailable, match=r"none of 2 servers can be used: 127.0.0.1:\d+: .*; 127.0.0.1:1: .*"
         ):
-            async with database.writing() as transaction:
-                await transaction.run(ask)
+            await write_once(database, ask)
         assert loop.time() - began < 0.9
         await database.close()
 
@@ -70,8 +66,7 @@ async def test_a_server_that_accepts_and_says_nothing_is_away() -> None:
         # asyncpg has a limit of its own, which is far longer.
         async with asyncio.timeout(60):
             with pytest.raises(Unavailable, match="cannot connect"):
-                async with database.writing() as transaction:
-                    await transaction.run(ask)
+                await write_once(database, ask)
             with pytest.raises(Unavailable, match="cannot connect"):
                 async with database.dedicated():
                     pass
@@ -83,10 +78,10 @@ async def test_a_server_that_accepts_and_says_nothing_is_away() -> None:
 async def test_a_timeout_for_a_session_names_the_size_of_the_pool() -> None:
     async with silent_server() as url:
         database = open_database(url, pool_size=1, settings=varied(SHORT, CONNECT_S=20.0))
-        first = asyncio.create_task(one_question(database))
+        first = asyncio.create_task(write_once(database, ask))
         await asyncio.sleep(0)
         with pytest.raises(Unavailable, match=r"none of 1 sessions was free within 0\.1 s"):
-            await one_question(database)
+            await write_once(database, ask)
         first.cancel()
         await asyncio.wait((first,))
         await database.close()
@@ -94,19 +89,14 @@ async def test_a_timeout_for_a_session_names_the_size_of_the_pool() -> None:
 
 async def test_a_file_that_another_process_has_locked_is_locked(tmp_path: Path) -> None:
     database = open_database(f"sqlite:///{tmp_path / 'books.db'}", settings=SHORT)
-    await one_question(database)
+    await write_once(database, ask)
     with closing(sqlite3.connect(tmp_path / "books.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(Locked, match="database is locked"):
-            await one_question(database)
+            await write_once(database, ask)
         other.execute("ROLLBACK")
-    await one_question(database)
+    await write_once(database, ask)
     await database.close()
-
-
-async def one_question(database: Database) -> None:
-    async with database.writing() as transaction:
-        await transaction.run(ask)
 
 
 def ask(connection: Connection) -> None:

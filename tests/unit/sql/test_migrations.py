@@ -124,7 +124,10 @@ async def test_a_table_of_somebody_else_is_not_taken_for_ours(url: str) -> None:
 
 
 async def test_of_processes_that_start_together_one_upgrades_and_the_others_find_it_done(url: str) -> None:
-    starters = [await _start_upgrade(url) for _ in range(3)]
+    upgrading = (sys.executable, "-c", WITH_BUG + UPGRADE, url, WORKER)
+    starters = [
+        await asyncio.create_subprocess_exec(*upgrading, stdout=asyncio.subprocess.PIPE) for _ in range(3)
+    ]
     outcomes = [await starter.communicate() for starter in starters]
 
     assert sorted(outcome.decode().strip() for outcome, _ in outcomes) == [
@@ -202,9 +205,3 @@ async def test_a_role_has_the_rights_that_are_listed_now_and_no_error_tells_its_
 async def _in(url: str, work: Callable[[Connection], T]) -> T:
     async with closing(open_database(url)) as (database,), database.writing() as transaction:
         return await transaction.run(work)
-
-
-async def _start_upgrade(url: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WITH_BUG + UPGRADE, url, WORKER, stdout=asyncio.subprocess.PIPE
-    )

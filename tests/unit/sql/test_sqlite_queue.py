@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from kit.sql import SqliteDatabase, driver_of, open_database
+from kit.sql import driver_of, open_database, read_once, write_once
+from tests.running import closing
 
 ROOMS, ROUNDS = 4, 5
 
@@ -25,29 +26,17 @@ def read(connection: Connection) -> list[str]:
     return [name for (name,) in driver_of(connection).execute("SELECT name FROM notes ORDER BY number")]
 
 
-async def note(database: SqliteDatabase, name: str) -> None:
-    async with database.writing() as transaction:
-        await transaction.run(noted, name)
-
-
 async def test_the_first_to_ask_writes_first_in_any_worker(tmp_path: Path) -> None:
     rooms = [open_database(f"sqlite:///{tmp_path / 'shared.db'}") for _ in range(ROOMS)]
     names = [f"{round_}-{room}" for round_ in range(ROUNDS) for room in range(ROOMS)]
-    try:
-        async with rooms[0].writing() as transaction:
-            await transaction.run(made)
+    async with closing(*rooms):
+        await write_once(rooms[0], made)
 
         async with asyncio.TaskGroup() as writing:
             for number, name in enumerate(names):
-                room = rooms[number % ROOMS]
-                assert isinstance(room, SqliteDatabase)
-                writing.create_task(note(room, name))
+                writing.create_task(write_once(rooms[number % ROOMS], noted, name))
 
-        async with rooms[0].reading() as looking:
-            assert await looking.run(read) == names
-    finally:
-        for room in rooms:
-            await room.close()
+        assert await read_once(rooms[0], read) == names
 
 
 def modes_in(directory: Path) -> dict[str, int]:
@@ -59,8 +48,7 @@ async def test_only_its_owner_may_read_a_new_file(tmp_path: Path) -> None:
     before = os.umask(0o022)
     database = open_database(f"sqlite:///{tmp_path / 'new.db'}")
     try:
-        async with database.writing() as transaction:
-            await transaction.run(made)
+        await write_once(database, made)
 
         assert modes_in(tmp_path) == {"new.db": 0o600, "new.db-shm": 0o600, "new.db-wal": 0o600}
     finally:
@@ -73,21 +61,15 @@ async def test_a_caller_that_is_cancelled_again_and_again_leaves_the_next_writer
     tmp_path: Path, cancelled: int
 ) -> None:
     """Its transaction ends in another thread, and nothing begins before that."""
-    database = open_database(f"sqlite:///{tmp_path / 'shared.db'}")
-    assert isinstance(database, SqliteDatabase)
-    try:
-        async with database.writing() as transaction:
-            await transaction.run(made)
+    async with closing(open_database(f"sqlite:///{tmp_path / 'shared.db'}")) as (database,):
+        await write_once(database, made)
         # Large, so that its commit is still under way.
-        first = asyncio.create_task(note(database, "large" * 4_000_000))
+        first = asyncio.create_task(write_once(database, noted, "large" * 4_000_000))
         await asyncio.sleep(0)
         for _ in range(cancelled):
             first.cancel()
             await asyncio.sleep(0)
-        await note(database, "next")
+        await write_once(database, noted, "next")
         await asyncio.gather(first, return_exceptions=True)
 
-        async with database.reading() as looking:
-            assert "next" in [name[:5] for name in await looking.run(read)]
-    finally:
-        await database.close()
+        assert "next" in [name[:5] for name in await read_once(database, read)]

@@ -34,11 +34,8 @@ async def test_only_a_lazy_commit_does_not_wait_for_the_disk(kind: str) -> None:
 
 
 async def _how_it_commits(database: Database, kind: str, *, is_lazy: bool) -> str:
-    def asked(connection: Connection) -> str:
-        return str(connection.scalar(sa.text(ASKED[kind])))
-
     async with database.writing(is_lazy=is_lazy) as transaction:
-        return await transaction.run(asked)
+        return str(await transaction.run(lambda connection: connection.scalar(sa.text(ASKED[kind]))))
 
 
 @EACH
@@ -46,14 +43,11 @@ async def test_all_statements_of_a_reader_see_the_state_before_the_first(kind: s
     def count(connection: Connection) -> int:
         return len(connection.execute(sa.text("SELECT * FROM crates")).all())
 
-    def change(connection: Connection, statement: str) -> None:
-        connection.execute(sa.text(statement))
-
     async with empty_database(kind) as url, closing(open_database(url)) as (database,):
-        await write_once(database, change, "CREATE TABLE crates (id INTEGER)")
+        await write_once(database, Connection.exec_driver_sql, "CREATE TABLE crates (id INTEGER)")
         async with database.reading() as reader:
             before = await reader.run(count)
-            await write_once(database, change, "INSERT INTO crates VALUES (1)")
+            await write_once(database, Connection.exec_driver_sql, "INSERT INTO crates VALUES (1)")
             found = [before, await reader.run(count)]
         found.append(await read_once(database, count))
 
