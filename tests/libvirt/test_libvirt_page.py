@@ -10,7 +10,7 @@ import pytest
 from laboratory.private_libvirtd import NEEDED
 from tests.libvirt.libvirt_cloud import TEXT, domains, files, write_image
 from tests.servers.libvirtd import PrivateLibvirtd
-from tests.stories.moor.moor_process import moor, moor_json, started
+from tests.stories.moor.moor_process import moor, moor_json, moor_says, started
 from tests.stories.real_servers import real_servers
 from tests.waiting import until
 from tools.pages.commands import ROOT, commands_of
@@ -34,7 +34,7 @@ async def test_the_commands_of_the_page_build_a_guest_and_remove_it(
     }
     async with real_servers() as (bus, database), AsyncExitStack() as workers:
         urls = {"MOOR_BUS_URL": bus, "MOOR_DB_URL": database}
-        assert (await moor("broker", "declare", "--cells", "harbour", **urls)).code == 0
+        await moor_says(0, "", "broker", "declare", "--cells", "harbour", **urls)
         for role in (("placement",), ("scheduler",), ("conductor", "--cell", "harbour")):
             await workers.enter_async_context(started("run", *role, **urls))
         await workers.enter_async_context(
@@ -53,8 +53,7 @@ async def test_the_commands_of_the_page_build_a_guest_and_remove_it(
                     "the guest has written",
                     lambda ran: TEXT.strip() in ran.out,
                 )
-            ran = await moor(*shlex.split(text)[1:], **urls)
-            assert ran.code == 0, f"{text}\n{ran.out}{ran.err}"
+            await moor_says(0, "", *shlex.split(text)[1:], **urls)
             if text.startswith("moor boot"):
                 assert len(domains(libvirtd.uri)) == 1
     assert (domains(libvirtd.uri), files(tmp_path)) == ([], [])

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 from msgspec import Struct
@@ -98,10 +98,8 @@ async def started(*arguments: str, **environment: str) -> AsyncIterator[Process]
         yield process
 
 
-@asynccontextmanager
-async def started_anew(*arguments: str, **environment: str) -> AsyncIterator[Process]:
-    async with started_at(DEVNULL, *arguments, **environment) as process:
-        yield process
+def started_anew(*arguments: str, **environment: str) -> AbstractAsyncContextManager[Process]:
+    return started_at(DEVNULL, *arguments, **environment)
 
 
 @asynccontextmanager

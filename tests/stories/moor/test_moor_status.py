@@ -52,9 +52,8 @@ async def test_a_healthy_cloud_says_what_it_has(home: Path) -> None:
         used = {(each["cell"], each["resource_class"]): each["used"] for each in overview["uses"]}
         assert (used["island", "VCPU"], used["harbour", "VCPU"]) == (128, 0)
 
-        shown = await cloud.run("status", COLUMNS="80")
-        assert (shown.code, "Moorage  healthy" in shown.out) == (0, True)
-        assert "2 instances   2 active" in shown.out
+        said = ("Moorage healthy", "2 instances 2 active")
+        shown = await moor_says(0, said, "status", **cloud.environment, COLUMNS="80")
         assert max(map(len, shown.out.splitlines())) <= 80
 
 
@@ -185,8 +184,8 @@ async def test_an_audit_that_follows_outlives_an_outage_and_a_cell_whose_broker_
     looks = ("audit", "--follow", "--every", "1", "--settle", "1", "--patience", "1")
     async with up(home, *hosts) as cloud:
         away = {"MOOR_CELL_BUS_URLS": "island=unix:///nonexistent/island", "MOOR_CELLS": "harbour,island"}
-        done = await cloud.run("audit", "--patience", "1", **away)
-        assert (done.code, "the conductor of cell island did not answer" in done.out) == (3, True), done
+        told = "the conductor of cell island did not answer"
+        await moor_says(3, told, "audit", "--patience", "1", **cloud.environment, **away)
         async with started(*looks, **cloud.environment) as audit:
             await audit.until_printed("no faults: 0 instances")
             cloud.process.send_signal(signal.SIGKILL)

@@ -18,7 +18,7 @@ from nova_bridge.shadow.notes import ShadowNote, read_notes
 from nova_bridge.shadow.wiring import COPIES, shadow_parts
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import QUICK
-from tests.stories.moor.moor_process import moor, moor_json
+from tests.stories.moor.moor_process import moor, moor_json, moor_says
 from tests.stories.nova.conductor import TOKEN, asked_for
 from tests.stories.nova.nova_world import AMOUNTS, ONCE, NovaWorld, an_instance, nova_world
 from tests.waiting import until
@@ -194,24 +194,19 @@ async def test_a_worse_host_of_nova_is_noted_with_the_weighers_and_the_report_co
             await ask(world, refused, flavor={"vcpus": 1000})
             await shadow.note_of(refused)
         file = ("--file", str(shadow.file))
-        table = await moor("nova", "shadow", *file)
+        await moor_says(0, ("3 instances of 3 requests", "weigher cpu"), "nova", "shadow", *file)
         report = await moor_json("nova", "shadow", *file, "--since", "1h")
         (listed,) = await moor_json("nova", "shadow", *file, "--list", "--verdict", "nova_worse")
         rows = await moor("nova", "shadow", *file, "--list", COLUMNS="80")
-        missing = await moor("nova", "shadow", "--file", str(tmp_path / "none"))
-        wrong = await moor("nova", "shadow", *file, "--since", "soon")
+        missing = ("nova", "shadow", "--file", str(tmp_path / "none"))
+        await moor_says(1, "`moor run nova-scheduler --shadow` writes it", *missing)
+        await moor_says(2, "--since is 'soon'", "nova", "shadow", *file, "--since", "soon")
 
     assert (note.verdict, note.ours, note.nova) == ("nova_worse", "roomy", "tight")
     (cpu,) = note.weighed
     assert (cpu.weigher, cpu.ours, cpu.nova) == ("cpu", 32, 4)
     assert note.reason == "cpu 32 on roomy, 4 on tight (+0.88)"
-    assert table.code == 0, table.err
-    assert "3 instances of 3 requests" in table.out
-    assert "weigher cpu" in table.out
     counts = {each["verdict"]: each["instances"] for each in report["verdicts"] if each["instances"]}
     assert counts == {"same": 1, "nova_worse": 1, "neither": 1}
     assert (listed["instance"], listed["ours"], listed["nova"]) == (str(worse), "roomy", "tight")
     assert all(str(each)[:8] in rows.out for each in (same, worse, refused))
-    assert (missing.code, wrong.code) == (1, 2)
-    assert "`moor run nova-scheduler --shadow` writes it" in " ".join(missing.err.split())
-    assert "--since is 'soon'" in " ".join(wrong.err.split())
