@@ -1,14 +1,14 @@
 """A private RabbitMQ and a private PostgreSQL that speak TLS, as a deployment has them."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-import asyncpg
 from sqlalchemy.engine import make_url
 
-from tests.running import closing
+from tests.contracts import sql_stores
 from tests.servers.certificates import Certificates, certificates
 from tests.servers.free_places import free_port
 from tests.servers.guarded_postgres import guarded_postgres
@@ -51,12 +51,14 @@ def running_servers(*, asks_clients: bool = False) -> Iterator[Servers]:
             rabbitmq.stop()
 
 
-@asynccontextmanager
-async def administrator(servers: Servers) -> AsyncIterator[asyncpg.Connection]:
-    """A session of PostgreSQL's own administrator."""
-    url = make_url(servers.postgres.url).set(drivername="postgresql", database="postgres")
-    async with closing(await asyncpg.connect(url.render_as_string())) as (connection,):
-        yield connection
+async def administer(servers: Servers, *statements: str) -> None:
+    """As PostgreSQL's own administrator."""
+    await sql_stores.administer(*statements, url=servers.postgres.url)
+
+
+async def rows_of(servers: Servers, query: str) -> list[tuple[Any, ...]]:
+    """As PostgreSQL's own administrator sees them."""
+    return await sql_stores.rows_of(servers.postgres.url, query)
 
 
 def environment(etc: Path, name: str) -> dict[str, str]:

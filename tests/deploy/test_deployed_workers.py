@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.deploy.deployed import Servers, administrator, environment, running_servers
+from tests.deploy.deployed import Servers, administer, environment, rows_of, running_servers
 from tests.servers.free_places import free_port
 from tests.stories.moor.moor_process import moor, moor_json, moor_says, started
 
@@ -33,9 +33,8 @@ def servers() -> Iterator[Servers]:
 
 async def set_up(servers: Servers, etc: Path) -> None:
     """What deploy/compose.yaml runs once: the script itself, which reaches the broker by its management API."""
-    async with administrator(servers) as connection:
-        if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = 'moorage'"):
-            await connection.execute("CREATE DATABASE moorage")
+    if not await rows_of(servers, "SELECT 1 FROM pg_database WHERE datname = 'moorage'"):
+        await administer(servers, "CREATE DATABASE moorage")
     variables = {
         "PATH": f"{SETUP.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "MOOR_BUS_URL": servers.bus,
@@ -106,10 +105,13 @@ async def test_a_cloud_runs_from_the_environment_files_and_without_tls_no_role_g
         await moor_says(0, "", "audit", "--settle", "0", **operator)
         await ask_placement(port)
         await add_and_remove_an_application(servers, tmp_path)
-        sessions = await connected_by_tls(servers)
+        sessions = await rows_of(
+            servers,
+            "SELECT usename, ssl FROM pg_stat_activity JOIN pg_stat_ssl USING (pid) WHERE usename LIKE 'moor%'",
+        )
         listed = servers.rabbitmq.ctl("list_connections", "--silent", "user", "ssl").splitlines()
 
-    assert sessions == {
+    assert {*sessions} == {
         ("moor_placement", True),
         ("moor_placement_api", True),
         ("moor_scheduler", True),
@@ -182,11 +184,3 @@ async def ask_placement(port: int) -> None:
             await client.delete("/resource_classes/CUSTOM_DEPLOYED"),
         ]
     assert [each.text for each in asked if each.status_code >= 300] == []
-
-
-async def connected_by_tls(servers: Servers) -> set[tuple[str, bool]]:
-    async with administrator(servers) as connection:
-        rows = await connection.fetch(
-            "SELECT usename, ssl FROM pg_stat_activity JOIN pg_stat_ssl USING (pid) WHERE usename LIKE 'moor%'"
-        )
-        return {(row["usename"], row["ssl"]) for row in rows}

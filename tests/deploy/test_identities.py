@@ -13,12 +13,13 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from sqlalchemy import Connection
 
 from bus.rabbit import RabbitBroker
 from kit.errors import Failure
-from kit.sql import open_database
+from kit.sql import open_database, read_once
 from moor.client import Client, Flavor, InstanceState
-from tests.deploy.deployed import Servers, administrator, environment, running_servers
+from tests.deploy.deployed import Servers, administer, environment, rows_of, running_servers
 from tests.running import closing
 from tests.servers.free_places import free_port
 from tests.stories.moor.moor_process import Process, moor_json, moor_says, started
@@ -61,9 +62,8 @@ class Deployment:
         self.port = free_port()
 
     async def make(self) -> None:
-        async with administrator(self.servers) as connection:
-            await connection.execute("DROP DATABASE IF EXISTS moorage WITH (FORCE)")
-            await connection.execute("CREATE DATABASE moorage")
+        fresh = ("DROP DATABASE IF EXISTS moorage WITH (FORCE)", "CREATE DATABASE moorage")
+        await administer(self.servers, *fresh)
         await self.db_users()
         await self.upgrade()
         await self.declare()
@@ -149,10 +149,8 @@ class Deployment:
     async def close_all_connections(self) -> None:
         """Of the workers and clients, at the broker and at the database: they must log in again."""
         self.servers.rabbitmq.ctl("close_all_connections", "the test wants new logins")
-        async with administrator(self.servers) as connection:
-            await connection.fetch(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename LIKE 'moor%'"
-            )
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename LIKE 'moor%'"
+        await administer(self.servers, ended)
 
     async def logins(self) -> dict[str, set[str]]:
         """How each user of the broker has logged in: the mechanism, and the name in its certificate."""
@@ -167,26 +165,23 @@ class Deployment:
 
     async def sessions(self) -> dict[str, set[int]]:
         """The serial numbers of the certificates that each role of the database shows."""
-        async with administrator(self.servers) as connection:
-            rows = await connection.fetch(
-                "SELECT usename, client_dn, client_serial FROM pg_stat_activity JOIN pg_stat_ssl USING (pid)"
-                " WHERE usename LIKE 'moor%'"
-            )
-        for row in rows:
-            # The view cuts the name off after 63 bytes.
-            name = str(row["client_dn"]).partition("/CN=")[2]
-            assert name, row
-            assert row["usename"].startswith(name), row
         found: dict[str, set[int]] = {}
-        for row in rows:
-            found.setdefault(row["usename"], set()).add(int(row["client_serial"]))
+        for role, shown, serial in await rows_of(
+            self.servers,
+            "SELECT usename, client_dn, client_serial FROM pg_stat_activity JOIN pg_stat_ssl USING (pid)"
+            " WHERE usename LIKE 'moor%'",
+        ):
+            # The view cuts the name off after 63 bytes.
+            name = str(shown).partition("/CN=")[2]
+            assert name, shown
+            assert role.startswith(name), (role, shown)
+            found.setdefault(role, set()).add(int(serial))
         return found
 
     async def reload_servers(self) -> None:
         """Have both servers read their certificates again."""
         self.servers.rabbitmq.ctl("eval", "ssl:clear_pem_cache().")
-        async with administrator(self.servers) as connection:
-            await connection.execute("SELECT pg_reload_conf()")
+        await administer(self.servers, "SELECT pg_reload_conf()")
 
 
 class Boots:
@@ -335,8 +330,7 @@ async def test_passwords_change_while_instances_are_booted(servers: Servers, tmp
             await boots.until_more(3)
 
             # The same for a role of the database.
-            async with administrator(servers) as connection:
-                await connection.execute("ALTER ROLE moor_placement PASSWORD 'by hand, too'")
+            await administer(servers, "ALTER ROLE moor_placement PASSWORD 'by hand, too'")
             await deployment.close_all_connections()
             await workers["placement"].until_printed_to_stderr("password authentication failed")
             (deployment.passwords / "moor_placement.database").write_text("by hand, too\n")
@@ -365,8 +359,7 @@ async def of_bus(url: str, certificate: str = "") -> str:
 async def of_db(url: str, certificate: str = "") -> str:
     async with closing(open_database(f"{url}&sslcert={certificate}" if certificate else url)) as (database,):
         try:
-            async with database.reading() as transaction:
-                await transaction.fetch("SELECT 1")
+            await read_once(database, Connection.exec_driver_sql, "SELECT 1")
         except Failure as problem:
             return str(problem)
     return ""
@@ -395,8 +388,7 @@ async def test_each_wrong_certificate_is_refused_by_name_and_a_right_one_may_be_
     assert "certfile in the URL is /absent: " in await of_bus(bus, "/absent")
 
     # As the only login
-    async with administrator(servers) as connection:
-        await connection.execute("CREATE ROLE by_certificate LOGIN")
+    await administer(servers, "CREATE ROLE by_certificate LOGIN")
     bare_bus = bus.replace("guest:guest@", "guest@") + "&auth=external"
     bare_db = servers.db.replace("postgres@", "by_certificate@")
     assert await of_bus(bare_bus, guest) == await of_db(bare_db, made.client("by_certificate")) == ""

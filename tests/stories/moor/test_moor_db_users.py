@@ -12,9 +12,10 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from moor.clouds.db_command import ROLES, DatabaseUse
+from tests.contracts.sql_stores import administer, rows_of
 from tests.servers.guarded_postgres import guarded_postgres
 from tests.servers.postgres import PrivatePostgres
-from tests.stories.moor.moor_process import Result, moor, moor_json, moor_says, started
+from tests.stories.moor.moor_process import Result, Said, moor_json, moor_says, started
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(180)]
 
@@ -53,16 +54,17 @@ class Deployment:
         self.credentials = place / "credentials.toml"
         self.directory = place / "etc"
 
-    async def users(self, *flags: str, url: str = "") -> Result:
+    async def users(self, *flags: str, code: int = 0, said: Said = "", url: str = "") -> Result:
+        """The command, which ends with this code and says this."""
         files = ("--credentials", str(self.credentials), "--env-dir", str(self.directory))
-        return await moor("db", "users", *files, *flags, MOOR_DB_URL=url or self.url, MOOR_CELLS=CELLS)
+        places = {"MOOR_DB_URL": url or self.url, "MOOR_CELLS": CELLS}
+        return await moor_says(code, said, "db", "users", *files, *flags, **places)
 
     def environment(self, name: str) -> dict[str, str]:
         return dict(line.split("=", 1) for line in (self.directory / f"{name}.env").read_text().splitlines())
 
     async def make(self) -> None:
-        made = await self.users()
-        assert made.code == 0, made.out + made.err
+        await self.users()
         await moor_says(0, "", "db", "upgrade", **self.environment("moor-owner"))
 
     def url_of(self, name: str) -> str:
@@ -70,22 +72,11 @@ class Deployment:
 
 
 @asynccontextmanager
-async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
-    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    connection = await asyncpg.connect(plain)
-    try:
-        yield connection
-    finally:
-        await connection.close()
-
-
-@asynccontextmanager
 async def new_database(server: PrivatePostgres, owner: str = "postgres") -> AsyncIterator[str]:
     name = f"moor_{uuid4().hex}"
-    async with connected(server.url) as administrator:
-        await administrator.execute(f"CREATE DATABASE {name} OWNER {owner}")
-        yield make_url(server.url).set(database=name).render_as_string(hide_password=False)
-        await administrator.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await administer(f"CREATE DATABASE {name} OWNER {owner}", url=server.url)
+    yield make_url(server.url).set(database=name).render_as_string(hide_password=False)
+    await administer(f"DROP DATABASE {name} WITH (FORCE)", url=server.url)
 
 
 @pytest.fixture
@@ -102,32 +93,29 @@ async def test_every_role_has_on_every_table_just_the_rights_that_are_listed_and
     listed = await moor_json("db", "rights", MOOR_CELLS=CELLS)
     wanted = {(each["role"], each["table"], may) for each in listed for may in each["may"]}
     use = DatabaseUse("", PACKAGES, tuple(CELLS.split(",")))
-    async with connected(deployment.url) as administrator:
-        rows = await administrator.fetch(
-            "SELECT role, tablename, may FROM unnest($1::text[]) AS role, pg_tables,"
-            " unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS may"
-            " WHERE schemaname = 'public' AND has_table_privilege(role, tablename::text, may)",
-            [role.name for role in use.roles],
-        )
-        creators = await administrator.fetch(
-            "SELECT rolname FROM pg_roles WHERE rolname LIKE 'moor%' AND (has_schema_privilege(rolname, 'public', 'CREATE')"
-            " OR rolcreaterole OR rolcreatedb OR rolsuper OR rolbypassrls OR rolreplication)"
-        )
-    assert {tuple(row) for row in rows} == wanted
-    assert [row["rolname"] for row in creators] == ["moor_owner"]
+    rows = await rows_of(
+        deployment.url,
+        "SELECT role, tablename, may FROM unnest($1::text[]) AS role, pg_tables,"
+        " unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS may"
+        " WHERE schemaname = 'public' AND has_table_privilege(role, tablename::text, may)",
+        [role.name for role in use.roles],
+    )
+    creators = await rows_of(
+        deployment.url,
+        "SELECT rolname FROM pg_roles WHERE rolname LIKE 'moor%' AND (has_schema_privilege(rolname, 'public', 'CREATE')"
+        " OR rolcreaterole OR rolcreatedb OR rolsuper OR rolbypassrls OR rolreplication)",
+    )
+    assert ({*rows}, creators) == (wanted, [("moor_owner",)])
     assert {role.package for role in ROLES} | {"compute_sim"} == {*PACKAGES}
 
     for name, statement in FORBIDDEN:
-        async with connected(deployment.url_of(name)) as connection:
-            with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                await connection.execute(statement)
-    async with connected(server.url) as administrator:
-        await administrator.execute("ALTER ROLE moor_ironic SUPERUSER")
-        try:
-            refused = await deployment.users()
-        finally:
-            await administrator.execute("ALTER ROLE moor_ironic NOSUPERUSER")
-    assert (refused.code, "moor_ironic exists as a superuser" in refused.err) == (1, True)
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await administer(statement, url=deployment.url_of(name))
+    await administer("ALTER ROLE moor_ironic SUPERUSER", url=server.url)
+    try:
+        await deployment.users(code=1, said="moor_ironic exists as a superuser")
+    finally:
+        await administer("ALTER ROLE moor_ironic NOSUPERUSER", url=server.url)
 
 
 async def test_files_are_private_and_have_what_a_role_needs_and_no_password_is_printed(
@@ -145,10 +133,9 @@ async def test_files_are_private_and_have_what_a_role_needs_and_no_password_is_p
     assert stat.S_IMODE(deployment.directory.stat().st_mode) == 0o700
     for user, password in passwords.items():
         assert password not in made.out + made.err
-        async with connected(deployment.url) as administrator:
-            stored = await administrator.fetchval(
-                "SELECT rolpassword FROM pg_authid WHERE rolname = $1", user
-            )
+        ((stored,),) = await rows_of(
+            deployment.url, "SELECT rolpassword FROM pg_authid WHERE rolname = $1", user
+        )
         assert stored.startswith("SCRAM-SHA-256$")
     assert passwords["moor_conductor_island"] in deployment.url_of("moor-conductor-island")
 
@@ -158,20 +145,15 @@ async def test_the_second_time_all_is_as_it_was_and_rights_given_by_hand_are_tak
 ) -> None:
     await deployment.make()
     before = {file: file.read_text() for file in deployment.directory.iterdir()}
-    async with connected(deployment.url) as administrator:
-        await administrator.execute(
-            "GRANT ALL ON providers TO moor_scheduler; GRANT CREATE ON SCHEMA public TO PUBLIC"
-        )
+    given = ("GRANT ALL ON providers TO moor_scheduler", "GRANT CREATE ON SCHEMA public TO PUBLIC")
+    await administer(*given, url=deployment.url)
 
-    again = await deployment.users()
+    await deployment.users(said="all were there")
 
-    assert again.code == 0, again.err
-    assert "all were there" in again.out
     assert {file: file.read_text() for file in deployment.directory.iterdir()} == before
-    async with connected(deployment.url_of("moor-scheduler")) as scheduler:
-        for statement in ("SELECT 1 FROM providers", "CREATE TABLE its_own ()"):
-            with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                await scheduler.execute(statement)
+    for statement in ("SELECT 1 FROM providers", "CREATE TABLE its_own ()"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await administer(statement, url=deployment.url_of("moor-scheduler"))
 
 
 async def test_a_password_is_changed_by_leaving_it_out_of_the_file(deployment: Deployment) -> None:
@@ -181,43 +163,33 @@ async def test_a_password_is_changed_by_leaving_it_out_of_the_file(deployment: D
     kept = "".join(line for line in lines if "moor_scheduler" not in line)
     deployment.credentials.write_text(kept)
 
-    refused = await deployment.users()
-    assert refused.code == 2
-    assert "moor-scheduler.env: MOOR_DB_URL" in " ".join(refused.err.replace("│", "").split())
+    await deployment.users(code=2, said="moor-scheduler.env: MOOR_DB_URL")
     assert deployment.credentials.read_text() == kept
-    async with connected(former):
-        pass
+    await administer(url=former)
 
-    changed = await deployment.users("--replace-env")
-    assert changed.code == 0, changed.err
-    assert "moor-scheduler.env: changed: MOOR_DB_URL" in changed.out
-    async with connected(deployment.url_of("moor-scheduler")):
-        pass
+    await deployment.users("--replace-env", said="moor-scheduler.env: changed: MOOR_DB_URL")
+    await administer(url=deployment.url_of("moor-scheduler"))
     with pytest.raises(asyncpg.InvalidPasswordError):
-        async with connected(former):
-            pass
+        await administer(url=former)
 
 
 async def test_what_a_database_refuses_is_told_and_changes_no_other_one(deployment: Deployment) -> None:
     await deployment.make()
 
-    refused = await deployment.users(url=deployment.url_of("moor-owner"))
+    told = ("ALTER ROLE moor_owner LOGIN: ", "permission denied")
+    refused = await deployment.users(code=1, said=told, url=deployment.url_of("moor-owner"))
 
-    assert refused.code == 1
-    assert "ALTER ROLE moor_owner LOGIN: " in refused.err
-    assert "permission denied" in refused.err
     assert "SCRAM" not in refused.err
     assert "Traceback" not in refused.err
 
     former = deployment.url_of("moor-scheduler")
     flags = ("--rotate", "moor_scheduler", "--replace-env", "--ironic-db", "postgresql://a@127.0.0.1:1/x")
-    assert (await deployment.users(*flags)).code == 1
-    async with connected(former):
-        pass
+    await deployment.users(*flags, code=1)
+    await administer(url=former)
 
 
 async def test_a_worker_waits_for_tables_that_its_role_may_not_make(deployment: Deployment) -> None:
-    assert (await deployment.users()).code == 0
+    await deployment.users()
     environment = {**deployment.environment("moor-scheduler"), "MOOR_BUS_URL": "amqp://127.0.0.1:1"}
 
     async with started("run", "scheduler", **environment) as scheduler:
@@ -228,11 +200,13 @@ async def test_a_worker_waits_for_tables_that_its_role_may_not_make(deployment: 
 
 async def test_new_tables_have_their_rights_after_the_upgrade(deployment: Deployment) -> None:
     await deployment.make()
-    async with connected(deployment.url) as administrator:
-        await administrator.execute("DROP TABLE known_flavors")
-        await administrator.execute("CREATE TABLE known_flavors (name text, flavor bytea)")
-        await administrator.execute("ALTER TABLE known_flavors OWNER TO moor_owner")
+    await administer(
+        "DROP TABLE known_flavors",
+        "CREATE TABLE known_flavors (name text, flavor bytea)",
+        "ALTER TABLE known_flavors OWNER TO moor_owner",
+        url=deployment.url,
+    )
 
-    assert "moor_scheduler" in (await moor("db", "upgrade", **deployment.environment("moor-owner"))).out
-    async with connected(deployment.url_of("moor-scheduler")) as scheduler:
-        await scheduler.execute("INSERT INTO known_flavors VALUES ('small', '')")
+    await moor_says(0, "moor_scheduler", "db", "upgrade", **deployment.environment("moor-owner"))
+    new = "INSERT INTO known_flavors VALUES ('small', '')"
+    await administer(new, url=deployment.url_of("moor-scheduler"))
