@@ -13,6 +13,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from tests.narrowing import present
 from tests.servers import (
     AMQP_CTL_VARIABLE,
     AMQP_VARIABLE,
@@ -170,13 +171,11 @@ def harness(
 
 
 def first_line(running: subprocess.Popen[str]) -> str:
-    assert running.stdout is not None
-    return running.stdout.readline().strip()
+    return present(running.stdout).readline().strip()
 
 
 def said(done: subprocess.Popen[str]) -> str:
-    assert done.stdout is not None
-    return done.stdout.read()
+    return present(done.stdout).read()
 
 
 def still_there(pids: Iterable[int]) -> list[int]:

@@ -34,6 +34,7 @@ from tests.contracts.placement_orders import (
 )
 from tests.contracts.store_client import StoreClient
 from tests.contracts.stores import STORES, open_store
+from tests.narrowing import must_be
 from tests.running import once
 
 LEFT, RIGHT, CARD, POOL = (provider(name) for name in ("numa-0", "numa-1", "card", "pool"))
@@ -48,8 +49,7 @@ NESTED = (
 
 class ReshapingClient(StoreClient):
     async def shape(self, root: ProviderId = HOST, cell: str = "c1", by: str | None = "c1") -> HostShapeFound:
-        handler = host_shape_handlers(self.store, VOCABULARY, lambda: NOON)[AskHostShape]
-        assert isinstance(handler, ReadOnly)
+        handler = must_be(ReadOnly, host_shape_handlers(self.store, VOCABULARY, lambda: NOON)[AskHostShape])
         ask = Received(
             message=AskHostShape(cell=cell, root=root),
             id="1",
@@ -60,9 +60,7 @@ class ReshapingClient(StoreClient):
             cell=by,
         )
         (said,) = await handler.handle([ask])
-        assert isinstance(said, Answer)
-        assert isinstance(said.message, HostShapeFound)
-        return said.message
+        return must_be(HostShapeFound, must_be(Answer, said).message)
 
     async def reshape(
         self,
@@ -168,22 +166,21 @@ async def test_a_refusal_changes_nothing_and_says_why(client: ReshapingClient) -
         return verdict
 
     seen = await client.shape()
-    forgotten = await refused({WEB: WEB_IN_LEFT})
-    assert isinstance(forgotten, InventoryInUse)
+    forgotten = must_be(InventoryInUse, await refused({WEB: WEB_IN_LEFT}))
     assert (forgotten.provider, forgotten.used) in ((HOST, 2), (HOST, 200))
-    together = await refused(
-        {**both, DB: (*amounts(LEFT, VCPU=2, MEMORY_MB=200), *amounts(HOST, DISK_GB=10))}
+    together = must_be(
+        DoesNotFit,
+        await refused({**both, DB: (*amounts(LEFT, VCPU=2, MEMORY_MB=200), *amounts(HOST, DISK_GB=10))}),
     )
-    assert isinstance(together, DoesNotFit)
     assert [(one.provider, one.resource) for one in together.shortfalls] == [
         (LEFT, "VCPU"),
         (LEFT, "MEMORY_MB"),
     ]
-    less = await refused({**both, WEB: amounts(LEFT, VCPU=3, MEMORY_MB=300)})
-    assert isinstance(less, NotAllowed)
+    less = must_be(NotAllowed, await refused({**both, WEB: amounts(LEFT, VCPU=3, MEMORY_MB=300)}))
     assert "would hold MEMORY_MB 300, VCPU 3" in less.reason
-    strayed = await refused({**both, WEB: (*WEB_IN_LEFT[:2], *amounts(OTHER_HOST, CUSTOM_NIC=1))})
-    assert isinstance(strayed, NotAllowed)
+    strayed = must_be(
+        NotAllowed, await refused({**both, WEB: (*WEB_IN_LEFT[:2], *amounts(OTHER_HOST, CUSTOM_NIC=1))})
+    )
     assert (strayed.field, str(OTHER_HOST) in strayed.reason) == ("moved[0].amounts", True)
     assert await refused({**both, MIGRATION: amounts(LEFT, VCPU=1)}) == ConsumerMoved(MIGRATION, 1, None)
     nonsense = (*NESTED[:3], a_provider("card", provider("nowhere"), {}, ()))

@@ -40,6 +40,7 @@ from tests.contracts.placement_orders import (
 from tests.contracts.sql_stores import LOCKS_AWAITED, a_session, as_owner, migrated_database
 from tests.contracts.store_client import StoreClient, leading, names, pages_of
 from tests.contracts.stores import STORES, undone
+from tests.narrowing import must_be, present
 from tests.running import closing
 from tests.waiting import until
 
@@ -241,8 +242,9 @@ def claiming(who: ConsumerId) -> ClaimResources:
 
 async def prune_alone(client: StoreClient, logged_before: datetime = AFTER_EVERYTHING) -> int:
     """As an HTTP API does, which may have no placement worker beside it."""
-    assert isinstance(client.store, PlacementStore)
-    return await client.store.prune(BEFORE_EVERYTHING, logged_before, unpublished_too=True)
+    return await must_be(PlacementStore, client.store).prune(
+        BEFORE_EVERYTHING, logged_before, unpublished_too=True
+    )
 
 
 @pytest.fixture
@@ -268,8 +270,7 @@ async def test_a_reader_that_missed_more_than_is_read_at_once_is_told_to_read_al
 
     page, changes = await client.changes(since), await client.store.changes_since(since)
     assert names(page.providers) == (["host-1", "host-4"] if changes_more else ["host-1"])
-    assert changes is not None
-    assert [each.consumer for each in changes.claimed] == (vms[:2] if changes_more else vms[:3])
+    assert [each.consumer for each in present(changes).claimed] == (vms[:2] if changes_more else vms[:3])
 
     await client.ask(claiming(vms[3]))
     assert await client.store.changes_page(since, 0, 10) is None
@@ -283,8 +284,7 @@ async def test_a_copy_of_all_providers_is_read_anew_when_too_much_has_changed(cl
     view = ProviderView(client.store)
 
     async def used() -> int:
-        state = (await view.caught_up()).get(HOST)
-        assert state is not None
+        state = present((await view.caught_up()).get(HOST))
         return state.inventories["MEMORY_MB"].used
 
     await used()
@@ -325,12 +325,10 @@ async def test_a_log_that_nobody_publishes_is_pruned_by_its_age_in_parts(client:
     # A reader that missed some of it is told so; one that saw all goes on, and so does the next leader.
     assert await client.store.changes_since(before) is None
     await client.ask(a_claim(a_share(OTHER_HOST), WEB))
-    rest = await client.store.changes_since(remembered)
-    assert rest is not None
+    rest = present(await client.store.changes_since(remembered))
     assert [each.consumer for each in rest.claimed] == [WEB]
     async with client.store.lead_feed() as feed:
-        assert feed is not None
-        assert [each.consumer for each in (await feed.read()).claimed] == [WEB]
+        assert [each.consumer for each in (await present(feed).read()).claimed] == [WEB]
 
 
 async def test_a_log_with_a_publisher_is_pruned_by_nobody_before_it_is_published(

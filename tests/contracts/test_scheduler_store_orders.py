@@ -22,6 +22,7 @@ from scheduler_worker.store_sql.rows import find_page
 from tests.contracts.scheduler_rows import LATER, NOON, accept, instance, request_id, save
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.stores import STORES
+from tests.narrowing import present
 from tests.running import closing
 
 NAMES = (
@@ -128,8 +129,7 @@ async def walked(store: SchedulerStore, query: InstanceQuery) -> tuple[list[Inst
     found: list[InstanceId] = []
     pages, after = 0, None
     while pages == 0 or after is not None:
-        page = await store.instance_page(structs.replace(query, after=after))
-        assert page is not None
+        page = present(await store.instance_page(structs.replace(query, after=after)))
         assert len(page.rows) <= query.limit
         found += [row.id for row in page.rows]
         pages, after = pages + 1, page.next
@@ -157,8 +157,7 @@ async def test_a_page_of_a_rare_state_ends_where_the_reading_ends_and_the_next_o
         first = await store.instance_page(query)
         found, pages = await walked(store, query)
 
-    assert first is not None
-    assert first.next == instance(READ_MAX)
+    assert present(first).next == instance(READ_MAX)
     assert pages == 80 // READ_MAX + 1
     assert len(found) == len([row for row in rows() if row.told.state == "error"])
 

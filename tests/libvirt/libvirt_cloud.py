@@ -33,6 +33,7 @@ from moor.clouds.cloud import CloudPlan, cloud
 from moor.worker_settings import CloudSettings
 from scheduler_worker.settings import SchedulerSettings
 from tests.asking import until_state
+from tests.narrowing import must_be
 from tests.running import closing
 from tests.waiting import until
 
@@ -105,20 +106,17 @@ class LibvirtCloud:
         return await providers_of(self._station)
 
     async def overview(self) -> Overview:
-        answer = await self._station.ask(AskOverview(once=True))
-        assert isinstance(answer, Overview)
-        return answer
+        return must_be(Overview, await self._station.ask(AskOverview(once=True)))
 
     async def write(self, order: Message) -> None:
         """Write to placement by name, as an operator does over its API."""
-        answer = await self._station.ask(order)
-        assert isinstance(answer, WriteAnswered), answer
+        answer = must_be(WriteAnswered, await self._station.ask(order))
         assert isinstance(answer.verdict, Done | ProviderWritten), answer
 
     async def console(self, instance: InstanceState, start: int = -4096) -> ConsoleFound:
-        answer = await self._station.ask(AskConsole(instance=instance.id, start=start, limit=200))
-        assert isinstance(answer, ConsoleFound)
-        return answer
+        return must_be(
+            ConsoleFound, await self._station.ask(AskConsole(instance=instance.id, start=start, limit=200))
+        )
 
     async def problems(
         self, *active: InstanceState, amounts: Mapping[str, int] | None = None, words: str = ""

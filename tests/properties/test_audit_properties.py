@@ -28,6 +28,7 @@ from engine.inventories import (
 from moor.client.books import instance_rules
 from moor.client.books.instance_rules import faults_of
 from moor.client.books.views import Fault, InstanceView, OnHost, Places, Sight
+from tests.narrowing import present
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(hours=1)
@@ -149,24 +150,21 @@ living = st.builds(
 
 def _consumer(**changes: object) -> Damage:
     def harm(view: InstanceView) -> InstanceView:
-        assert view.consumer is not None
-        return structs.replace(view, consumer=structs.replace(view.consumer, **changes))
+        return structs.replace(view, consumer=structs.replace(present(view.consumer), **changes))
 
     return harm
 
 
 def _row(**changes: object) -> Damage:
     def harm(view: InstanceView) -> InstanceView:
-        assert view.at_api is not None
-        return structs.replace(view, at_api=structs.replace(view.at_api, **changes))
+        return structs.replace(view, at_api=structs.replace(present(view.at_api), **changes))
 
     return harm
 
 
 def _amount(index: int, more: int) -> Damage:
     def harm(view: InstanceView) -> InstanceView:
-        assert view.consumer is not None
-        held = list(view.consumer.held)
+        held = list(present(view.consumer).held)
         held[index] = ResourceAmount(held[index].provider, held[index].resource, held[index].amount + more)
         return _consumer(held=tuple(held))(view)
 
@@ -374,8 +372,7 @@ def test_a_lost_claim_is_mended_on_the_present_providers_of_a_host_with_another_
 
     assert fault.kind == instance_rules.MISSING
     assert isinstance(fault.mend, MendConsumer)
-    assert fault.mend.claim is not None
-    mended = fault.mend.claim.share.amounts
+    mended = present(fault.mend.claim).share.amounts
     assert [(each.provider.int, each.resource, each.amount) for each in mended] == [
         (401, "VCPU", 2),
         (400, "MEMORY_MB", 512),

@@ -21,6 +21,7 @@ from tests.contracts.placement_orders import (
     amounts,
     provider,
 )
+from tests.narrowing import must_be
 
 HOST, NUMA, OTHER, POOL, FAR = (provider(name) for name in ("host", "numa", "other", "pool", "far"))
 HEIRS = (Heir(id=CLEANUP, type="CLEANUP"), Heir(id=MIGRATION, type="MIGRATION"))
@@ -145,10 +146,8 @@ def swaps(
 @st.composite
 def moves(draw: st.DrawFn, who: ConsumerId) -> tuple[ClaimOrder, ...]:
     """A claim, a move from it to another share, and the way back, some of them with a cleanup."""
-    order = draw(claims(who, st.just(1)))
-    assert isinstance(order, ClaimResources)
-    there = draw(swaps(who, st.just(1), st.just(2)))
-    assert isinstance(there, SwapClaim)
+    order = must_be(ClaimResources, draw(claims(who, st.just(1))))
+    there = must_be(SwapClaim, draw(swaps(who, st.just(1), st.just(2))))
     back = SwapClaim(
         cell="c1",
         consumer=who,

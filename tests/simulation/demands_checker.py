@@ -14,6 +14,7 @@ from engine.inventories import AggregateId, ProviderId, ResourceAmount, Share
 from laboratory.computes.driver import root_of
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from scheduler_worker.core.aggregates import KeptAggregate
+from tests.narrowing import present
 from tests.simulation.books_checker import BooksChecker
 from tests.simulation.demands import Demand, ProviderNow, Tree, has_room, ways
 from tests.simulation.drawing_demands import FEATURES, WATTS
@@ -122,8 +123,7 @@ class DemandsChecker:
         the host are not considered. No host counts as able to serve a demand that a plugin judges, since its metrics
         may be read late.
         """
-        demand = boot.demand
-        assert demand is not None, "only demanding requests are judged here"
+        demand = present(boot.demand)
         if demand.watts or host not in self._moments:
             return False
         moments = states_since(self._moments[host], since_s, lambda moment: moment.at_s)
@@ -140,8 +140,7 @@ class DemandsChecker:
     # Invariants
 
     def _check_granted(self, order: ClaimResources | SwapClaim, boot: Boot) -> None:
-        demand = boot.demand
-        assert demand is not None, "it has one"
+        demand = present(boot.demand)
         share = order.share
         tree = self._tree_for(share)
         taken = summed(share.amounts)

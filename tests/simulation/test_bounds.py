@@ -7,6 +7,7 @@ import pytest
 from msgspec import structs
 
 from kit.parts import Periodic
+from tests.narrowing import present
 from tests.planted.replacing import replaced
 from tests.simulation import loop, seeds
 from tests.simulation.drawing import draw
@@ -58,8 +59,7 @@ def test_a_seed_that_does_not_end_is_broken(monkeypatch: pytest.MonkeyPatch) -> 
     with replaced(seeds, "unsettled", lambda _real: never_settles):
         broken = run(plan).broken
 
-    assert broken is not None
-    assert broken.promise == ENDS
+    assert present(broken).promise == ENDS
 
 
 def _why_it_ended(work: Callable[[], Awaitable[object]]) -> str:
@@ -69,8 +69,7 @@ def _why_it_ended(work: Callable[[], Awaitable[object]]) -> str:
         working = asyncio.ensure_future(work())
         await findings.is_over.wait()
         working.cancel()
-        assert findings.broken is not None
-        return findings.broken.how
+        return present(findings.broken).how
 
     return run_simulated(ended())
 

@@ -73,6 +73,7 @@ from scheduler_worker.wiring import scheduler_parts
 from tests.asking import state_of, until_state
 from tests.contracts.stage import CELLS, SETTINGS, listening
 from tests.contracts.stores import open_conductor_store, open_scheduler_store, open_store
+from tests.narrowing import must_be, present
 from tests.running import once, running
 from tests.stories.layouts import Layout, layout
 from tests.stories.scripted import NAMES, ScriptedCell, host_id
@@ -313,8 +314,7 @@ class Cloud:
         await self.until_reported(*names)
 
     async def report(self, report: ReportInventory) -> None:
-        answer = await self.stations_in[report.cell].ask(report)
-        assert isinstance(answer, ReportAnswered)
+        answer = must_be(ReportAnswered, await self.stations_in[report.cell].ask(report))
         assert isinstance(answer.verdict, ReportAccepted), answer
 
     async def give_back(self, consumer: ConsumerId) -> None:
@@ -333,8 +333,7 @@ class Cloud:
         other = Station(self.brokers.at_api("scheduler"), "other", settings=ASKS_ONCE, asks=True)
         async with self.running((other,), other):
             answer = await other.ask(claim)
-        assert isinstance(answer, ClaimAnswered)
-        assert answer.verdict == Claimed()
+        assert must_be(ClaimAnswered, answer).verdict == Claimed()
 
     async def fill(self, name: str, vcpu: int, *, at: str = "", by: str = "") -> None:
         """A consumer claims this many CPUs of a host, or of the provider below it that `at` names."""
@@ -393,9 +392,7 @@ class Cloud:
         return await until_state(self.client, instance, *states)
 
     async def ask(self, question: Message, kind: type[M]) -> M:
-        answer = await self.client.ask(question)
-        assert isinstance(answer, kind), answer
-        return answer
+        return must_be(kind, await self.client.ask(question))
 
     async def boot(self, number: int, *states: str, **fields: object) -> InstanceState:
         """An instance that ended in one of these states, by default active. It is sent, not asked: a question that is repeated
@@ -439,8 +436,7 @@ class Cloud:
         found: dict[str, ProviderState] = {}
         after: int | None = 0
         while after is not None:
-            page = await self.client.ask(AskSnapshot(after=after, limit=limit))
-            assert isinstance(page, SnapshotPage)
+            page = must_be(SnapshotPage, await self.client.ask(AskSnapshot(after=after, limit=limit)))
             found |= {provider.name: provider for provider in page.providers}
             after = page.next
         return found
@@ -509,14 +505,12 @@ def a_build(number: int, **fields: object) -> BuildInstance:
 
 
 def instance_of(build: BuildInstance, index: int = 0) -> InstanceId:
-    assert build.request_id is not None
-    return instance_id_of(build.request_id, index)
+    return instance_id_of(present(build.request_id), index)
 
 
 def funnel_of(state: InstanceState) -> NoValidHost:
     """Why it has no host."""
-    assert state.no_valid_host is not None, state
-    return state.no_valid_host
+    return present(state.no_valid_host)
 
 
 async def until_heard(heard: Sequence[Message], kind: type[M]) -> M:

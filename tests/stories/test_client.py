@@ -30,6 +30,7 @@ from moor.client import (
 from tests.contracts.broker_under_test import SHOP
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.small_world import connected
+from tests.narrowing import must_be, present
 from tests.stories.cloud import Cloud, cloud, cloud_on
 from tests.stories.layouts import BOTH, layout, one_broker_with_users
 from tests.waiting import until
@@ -77,8 +78,7 @@ async def test_a_caller_who_got_no_answer_sends_the_request_again_and_it_is_buil
                 NotInTime, match=r"no worker has answered build\.request within 0\.5 s"
             ) as late:
                 await moor.boot(SMALL, count=2)
-        request_id = late.value.request_id
-        assert request_id is not None
+        request_id = present(late.value.request_id)
 
         async with setup.scheduling("h1"), client(setup) as moor:
             again = await moor.boot(SMALL, count=2, request_id=request_id)
@@ -340,8 +340,7 @@ async def test_quotas_are_set_refuse_what_exceeds_them_and_are_removed(bus: str,
 @pytest.mark.rabbitmq
 async def test_a_wrong_password_and_an_unknown_user_are_told_at_once() -> None:
     async with layout("rabbitmq") as brokers:
-        broker = brokers.api
-        assert isinstance(broker, RabbitMQUnderTest)
+        broker = must_be(RabbitMQUnderTest, brokers.api)
         right = broker.url()
         for wrong in (right.replace("@", "x@", 1), right.replace("//", "//nobody", 1)):
             with pytest.raises(NotAllowed):

@@ -29,6 +29,7 @@ from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.small_world import connected
 from tests.contracts.stage import dead_letters
+from tests.narrowing import must_be, present
 from tests.stories.metal.test_nodes import nodes_setup
 from tests.stories.moor.moor_process import up
 from tests.waiting import PATIENCE_S, until
@@ -59,8 +60,7 @@ async def run_example(program: str, *arguments: str) -> Ran:
     process = await start_example(program, *arguments)
     async with asyncio.timeout(120):
         out, err = await process.communicate()
-    assert process.returncode is not None
-    return Ran(process.returncode, out.decode().splitlines(), err.decode())
+    return Ran(present(process.returncode), out.decode().splitlines(), err.decode())
 
 
 @pytest.mark.timeout(240)
@@ -220,8 +220,7 @@ async def test_a_compute_of_the_bus_alone_has_the_rights_of_computes_and_obeys_e
 @pytest.mark.postgresql
 async def test_an_event_as_ironic_sends_it_changes_the_books() -> None:
     async with nodes_setup("rabbitmq", "postgresql") as setup, setup.daemon("d1"):
-        broker = setup.cloud.brokers.api
-        assert isinstance(broker, RabbitMQUnderTest)
+        broker = must_be(RabbitMQUnderTest, setup.cloud.brokers.api)
         gold = (broker.url(), str(NODE), "--resource-class", "gold", "--trait", "CUSTOM_FAST")
 
         told = await run_example("ironic_event.py", *gold)
@@ -347,8 +346,7 @@ async def test_the_program_moves_a_node_from_maintenance_to_schedulable(argument
     """With another AMQP library, and without an Ironic."""
     node = {"uuid": str(NODE), "provision_state": "available", "resource_class": "gold"}
     async with nodes_setup("rabbitmq", "postgresql") as setup, setup.daemon("d1"):
-        broker = setup.cloud.brokers.api
-        assert isinstance(broker, RabbitMQUnderTest)
+        broker = must_be(RabbitMQUnderTest, setup.cloud.brokers.api)
         await run("node.py", broker.url(), *arguments, stdin={**node, "maintenance": True})
         await setup.until_stocks(NODE, {"CUSTOM_GOLD": 1})
         await run("node.py", broker.url(), *arguments, stdin=node)

@@ -16,6 +16,7 @@ from engine.flavors import RequestId
 from engine.hosts import HostFacts
 from tests.contracts.placement_orders import an_id
 from tests.contracts.stores import open_conductor_stores
+from tests.narrowing import must_be
 from tests.stories.cells.test_deleted_hosts import LONG_S, SOON
 from tests.stories.cloud import Cloud, a_host, cloud, funnel_of
 from tests.stories.layouts import STAGES
@@ -62,14 +63,11 @@ async def test_a_compute_of_one_cell_stops_no_evacuation_in_another(
     async with a_namesake(bus, books, comes_first=comes_first) as setup:
         built = await setup.boot(1, "active", "error", hosts=("c2/h1",))
         assert (built.state, built.cell, built.host) == ("active", "c2", "h1")
-        down = await answered(setup, SetHost(host="c2/h1", mode="down"))
-        assert isinstance(down, HostSet)
+        down = must_be(HostSet, await answered(setup, SetHost(host="c2/h1", mode="down")))
         assert (down.host.cell, down.host.also_in) == ("c2", ("c1",))
 
         order = MoveInstance(request_id=RequestId(an_id("move")), instance=built.id, kind="evacuate")
-        moving = await answered(setup, order)
-
-        assert isinstance(moving, InstancesFound), moving
+        moving = must_be(InstancesFound, await answered(setup, order))
         assert [each.state for each in moving.instances] == ["moving"]
 
 

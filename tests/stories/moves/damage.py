@@ -22,6 +22,7 @@ from moor.client.books import instance_rules, rules
 from placement_worker.store_sql.rows import decode_held, encode_amounts
 from placement_worker.tables import change_log, consumers, providers
 from scheduler_worker.tables import instances as api_rows
+from tests.narrowing import present
 from tests.running import closing
 
 Change = Callable[[Instance], Instance]
@@ -79,12 +80,13 @@ def _add_consumer(connection: Connection, instance: InstanceId, kind: str, uuid:
 def _other_host(connection: Connection, instance: InstanceId) -> None:
     """Placement has it on another host of its cell, and what it holds there."""
     host = connection.scalar(sa.select(consumers.c.host).where(consumers.c.uuid == instance))
-    other = connection.execute(
-        sa.select(consumers.c.host, consumers.c.held).where(
-            consumers.c.host != host, consumers.c.held != "{}"
-        )
-    ).first()
-    assert other is not None, "instances live on several hosts"
+    other = present(
+        connection.execute(
+            sa.select(consumers.c.host, consumers.c.held).where(
+                consumers.c.host != host, consumers.c.held != "{}"
+            )
+        ).first()
+    )
     change_consumer(connection, instance, host=other.host, held=other.held)
 
 
@@ -95,9 +97,7 @@ def _other_cell(connection: Connection, instance: InstanceId) -> None:
 
 def migration_of(connection: Connection, instance: InstanceId) -> ConsumerId:
     row = _row(connection, instance)
-    assert row.moving is not None
-    assert row.moving.heir is not None
-    return row.moving.heir
+    return present(present(row.moving).heir)
 
 
 def _row(connection: Connection, instance: InstanceId) -> Instance:
@@ -132,10 +132,11 @@ def _delete_all_rows(connection: Connection, instance: InstanceId) -> None:
 
 
 def _holds_as_another(connection: Connection, instance: InstanceId) -> None:
-    other = connection.execute(
-        sa.select(consumers.c.host, consumers.c.held).where(consumers.c.held != "{}")
-    ).first()
-    assert other is not None, "others hold something"
+    other = present(
+        connection.execute(
+            sa.select(consumers.c.host, consumers.c.held).where(consumers.c.held != "{}")
+        ).first()
+    )
     change_consumer(connection, instance, host=other.host, held=other.held, ended_at=None)
 
 
@@ -148,13 +149,13 @@ def _gets_a_place(connection: Connection, instance: InstanceId) -> None:
 
 
 def _on_another_host(row: Instance) -> Instance:
-    assert row.order is not None
-    return structs.replace(row, host=row.order.alternates[0])
+    return structs.replace(row, host=present(row.order).alternates[0])
 
 
 def _before_its_move(row: Instance) -> Instance:
-    assert row.moving is not None
-    return structs.replace(row, state="active", host=row.moving.source, attempt=1, moving=None, move=None)
+    return structs.replace(
+        row, state="active", host=present(row.moving).source, attempt=1, moving=None, move=None
+    )
 
 
 def _cleans_up_nothing(row: Instance) -> Instance:

@@ -12,6 +12,7 @@ from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, Move
 from bus.messages.stored_names import CreateGroup
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, Wait
 from laboratory.computes.hosts import HostSize, SimulatedHost
+from tests.narrowing import present
 from tests.stories.cloud import QUICK, cloud
 from tests.stories.layouts import EMBEDDED, STAGES
 from tests.stories.moves.test_groups_move import GROUP
@@ -35,8 +36,7 @@ async def offloaded(bus: str, books: str) -> AsyncIterator[tuple[Movers, Instanc
 
 
 async def waits(here: Movers, instance: InstanceId) -> InstanceState:
-    told = await here.setup.instance(instance)
-    assert told is not None
+    told = present(await here.setup.instance(instance))
     assert told.waiting is not None, told
     return told
 
@@ -95,8 +95,7 @@ async def test_an_evacuation_waits_by_default_and_goes_before_builds(bus: str, b
         await here.move(lost, "evacuate")
 
         told = await waits(here, lost)
-        assert told.waiting is not None
-        assert (told.state, told.host, told.waiting.priority) == ("active", "h1", 101)
+        assert (told.state, told.host, present(told.waiting).priority) == ("active", "h1", 101)
         await here.setup.delete(full)
         assert (await here.until(lost, "active", "confirmed")).host == "h2"
         assert (await here.setup.until_state(build.id, "waiting")).host == ""
@@ -114,8 +113,7 @@ async def test_a_waiting_evacuation_ends_when_its_host_is_up_again(bus: str, boo
 
         told = await ends(here, lost, "failed")
         assert (told.state, told.host) == ("active", "h1")
-        assert told.move is not None
-        assert told.move.failure.startswith("its host h1 is up")
+        assert present(told.move).failure.startswith("its host h1 is up")
 
 
 @EMBEDDED
@@ -131,8 +129,7 @@ async def test_a_resize_waits_for_room_on_its_own_host(bus: str, books: str) -> 
         await here.setup.delete(ids[1])
         assert (await here.until(ids[0], "active", "confirmed")).host == "h1"
         found = await here.setup.ask(AskHistory(instance=ids[0]), HistoryFound)
-        assert found.changes[-1].size is not None
-        assert found.changes[-1].size.amounts["MEMORY_MB"] == larger.ram_mb
+        assert present(found.changes[-1].size).amounts["MEMORY_MB"] == larger.ram_mb
 
 
 @STAGES

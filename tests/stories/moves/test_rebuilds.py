@@ -10,6 +10,7 @@ from bus.messages.hosts import SetHost
 from bus.messages.stored_names import CreateImage, NamedImage
 from engine.flavors import Image, InstanceId, RequestId
 from laboratory.ironic import available_nodes
+from tests.narrowing import must_be, present
 from tests.stories.layouts import BOTH, STAGES
 from tests.stories.metal.test_deploys import (
     LONG_DEPLOYS,
@@ -40,8 +41,7 @@ async def test_an_active_instance_is_rebuilt_in_place_and_a_repeated_request_cha
         answer = await metal.cloud.client.ask(order)
         rebuilt = await metal.cloud.until_state(instance, "active")
 
-        assert isinstance(answer, InstancesFound)
-        (begun,) = answer.instances
+        (begun,) = must_be(InstancesFound, answer).instances
         assert (begun.state, begun.host) == ("rebuilding", before.host)
         assert rebuilt.sequence > begun.sequence > before.sequence
         assert rebuilt.rebuild is not None
@@ -80,8 +80,7 @@ async def test_a_daemon_dies_in_the_middle_of_a_rebuild_and_another_ends_it(bus:
         await until(are_rebuilt, "Ironic has the new image everywhere")
         for each in instances:
             active = await metal.until_active(each)
-            assert active.rebuild is not None
-            assert (active.rebuild.failure, active.host, active.attempt) == ("", hosts[each], 1)
+            assert (present(active.rebuild).failure, active.host, active.attempt) == ("", hosts[each], 1)
 
 
 INTEL = NamedImage(name="intel", source="http://images/intel", properties={"hw_architecture": "x86_64"})
@@ -110,8 +109,7 @@ async def test_a_stored_image_counts_with_its_properties_for_the_host_and_for_la
             ("gold", "image_name", "traits: it lacks CUSTOM_GOLD"),
             ("pinned", "image_name", "it asks for other resources than the instance has"),
         ):
-            refused = await rebuild(here, instance, 1, image=None, image_name=name)
-            assert isinstance(refused, BuildRejected), refused
+            refused = must_be(BuildRejected, await rebuild(here, instance, 1, image=None, image_name=name))
             assert (refused.field, refused.value, why in refused.reason) == (field, name, True), refused
         assert (await here.until(instance, "active")).rebuild is None
 
@@ -119,8 +117,7 @@ async def test_a_stored_image_counts_with_its_properties_for_the_host_and_for_la
         active = await here.until(instance, "active")
         assert active.rebuild is not None
         assert (active.rebuild.image, active.rebuild.image_name) == (INTEL.image, "intel")
-        found = await ask(AskInstances(instances=(instance,)))
-        assert isinstance(found, InstancesFound)
+        found = must_be(InstancesFound, await ask(AskInstances(instances=(instance,))))
         assert [each.image for each in found.details] == ["intel"]
         assert active.rebuild.image_properties == INTEL.properties
 
@@ -150,13 +147,11 @@ async def test_a_host_that_is_lost_in_a_rebuild_is_asked_until_it_says_how_it_en
         failed = await here.until(instance, "error")
 
         assert failed.reason == "its rebuild failed: the host is set down: no power"
-        refused = await rebuild(here, instance, 2)
-        assert isinstance(refused, BuildRejected)
+        refused = must_be(BuildRejected, await rebuild(here, instance, 2))
         assert (refused.field, refused.reason) == ("instance", "its host h1 is down")
         # Its answer was lost. It is asked again.
         held.pass_s(10)
         active = await here.until(instance, "active")
-        assert active.rebuild is not None
-        assert (active.host, active.attempt, active.rebuild.failure) == ("h1", 1, "")
+        assert (active.host, active.attempt, present(active.rebuild).failure) == ("h1", 1, "")
         await here.setup.client.ask(SetHost(host="h1", mode="up"))
         await here.setup.until_used(h1=1, h2=0)

@@ -36,6 +36,7 @@ from bus.messages.moves import MoveInstance
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import ProviderId, ReportedInventory
 from moor.client.bus_client import answer_of, hosts_of
+from tests.narrowing import present
 from tests.stories.moves.books_stage import BooksStage, books_stage
 from tests.stories.moves.test_audit import STAGES
 from tests.waiting import until
@@ -132,9 +133,8 @@ async def test_a_granular_group_of_gpus_survives_two_resizes(kind: str) -> None:
         await resize(stage, instance, extra_specs={"resources_GPU:VGPU": "3"})
         await check(stage, instance, Size("gpu", size | {"VCPU": 3, "VGPU": 3}))
         found = await answer_of(stage.client, AskConsumer(consumer=instance), ConsumerFound)
-        assert found.consumer is not None
         # Both classes of the group come from one provider still.
-        assert len({each.provider for each in found.consumer.held if "GPU" in each.resource}) == 1
+        assert len({each.provider for each in present(found.consumer).held if "GPU" in each.resource}) == 1
 
 
 async def _add_gpus(stage: BooksStage) -> None:
@@ -186,8 +186,7 @@ async def test_a_resize_over_the_quota_fails_with_its_numbers_and_a_revert_does_
 
         failed = await stage.move(one, "resize", "active", change=FlavorChange(vcpus=4))
 
-        assert failed.move is not None
-        assert failed.move.outcome == "failed"
+        assert present(failed.move).outcome == "failed"
         assert [each.reason for each in failed.failures] == [
             "over the quota of project shop: VCPU limit 5, used 4, asked 2"
         ]
@@ -203,8 +202,7 @@ async def test_a_resize_over_the_quota_fails_with_its_numbers_and_a_revert_does_
         assert await used(stage) == 4
         # Nor does a lowered limit hinder a migration.
         moved = await stage.move(two, "migrate", "moved")
-        assert moved.move is not None
-        assert not moved.move.outcome
+        assert not present(moved.move).outcome
         await stage.end(two, "revert")
         assert await used(stage) == 4
         await stage.until_silent()

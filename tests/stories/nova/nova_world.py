@@ -31,6 +31,7 @@ from nova_bridge.wiring import nova_parts
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.rabbitmq_under_test import URL_VARIABLE, RabbitMQUnderTest
 from tests.contracts.stage import SETTINGS
+from tests.narrowing import must_be, present
 from tests.stories.cloud import QUICK
 from tests.stories.nova.conductor import Conductor, conductor
 from tests.stories.scripted import NAMES, host_id
@@ -194,8 +195,9 @@ class NovaWorld(PlacementWriter):
 
     async def held(self, consumer: UUID) -> dict[str, dict[str, int]]:
         """What the consumer holds of each host, by the hosts' names."""
-        assert self.known.cloud is not None
-        names = {str(id_): node.name for id_, node in self.known.cloud.nodes.items()} | {str(POOL): "pool"}
+        names = {str(id_): node.name for id_, node in present(self.known.cloud).nodes.items()} | {
+            str(POOL): "pool"
+        }
         return {names[id_]: amounts for id_, amounts in (await self.holds(consumer)).items()}
 
     async def until_held(self, consumer: UUID, hosts: int) -> dict[str, dict[str, int]]:
@@ -298,8 +300,7 @@ async def scheduled(*hosts: str, kind: str = "ours", **totals: Any) -> AsyncIter
 def hosts_of(said: Mapping[str, object]) -> list[str]:
     """The chosen hosts in an answer."""
     assert said["failure"] is None, said["failure"]
-    result = said["result"]
-    assert isinstance(result, Sequence)
+    result = must_be(list, said["result"])
     return [each[0]["nova_object.data"]["service_host"] for each in result]
 
 

@@ -82,6 +82,7 @@ from tests.contracts.placement_orders import a_release
 from tests.contracts.stage import CELLS, dead_letters
 from tests.contracts.store_client import StoreClient
 from tests.hostile_requests import hard_messages, hard_worlds
+from tests.narrowing import must_be
 from tests.stories.cloud import PLACING, SETTLED, Cloud, a_host, cloud
 from tests.stories.scripted import host_id
 from tests.waiting import until
@@ -108,8 +109,7 @@ class PlacementSetup:
         self.placement_told = told
 
     async def report(self, report: ReportInventory) -> ReportVerdict:
-        answer = await self.client.ask(report)
-        assert isinstance(answer, ReportAnswered)
+        answer = must_be(ReportAnswered, await self.client.ask(report))
         return answer.verdict
 
     async def claim(self, *orders: Message) -> list[ClaimVerdict]:
@@ -160,11 +160,11 @@ async def test_a_host_is_reported_claimed_swapped_and_released(bus: str, books: 
 
         assert await setup.claim(claim(1, share("h1", 3)), claim(2, share("h1", 1))) == [Claimed(), Claimed()]
         (too_much,) = await setup.claim(claim(3, share("h1", 1)))
-        assert isinstance(too_much, DoesNotFit)
-        assert [(each.resource, each.asked, each.free) for each in too_much.shortfalls] == [("VCPU", 1, 0)]
+        assert [
+            (each.resource, each.asked, each.free) for each in must_be(DoesNotFit, too_much).shortfalls
+        ] == [("VCPU", 1, 0)]
         (again,) = await setup.claim(claim(1, share("h2", 3)))
-        assert isinstance(again, AlreadyClaimed)
-        assert again.share.host == share("h1", 3).host
+        assert must_be(AlreadyClaimed, again).share.host == share("h1", 3).host
 
         moved = SwapClaim(
             cell="c1",
@@ -429,9 +429,7 @@ async def asked(setup: PlacementSetup, question: AskCandidates) -> object:
 
 
 async def first_of(setup: PlacementSetup, question: AskCandidates) -> Candidates:
-    found = await asked(setup, question)
-    assert isinstance(found, Candidates)
-    return found
+    return must_be(Candidates, await asked(setup, question))
 
 
 @STAGES
@@ -489,8 +487,7 @@ async def test_an_invalid_question_is_refused_with_field_and_reason(bus: str, bo
             (nobody, "same_subtree[0]"),
             (both, "groups[0].forbidden"),
         ):
-            refused = await asked(setup, question)
-            assert isinstance(refused, NotAllowed)
+            refused = must_be(NotAllowed, await asked(setup, question))
             assert refused.field == field
 
         unheard = AskCandidates(groups=(RequestGroup(resources={"VCPU": 1}, required=(("CUSTOM_X",),)),))
@@ -530,8 +527,6 @@ async def test_a_search_over_its_budget_ends_with_its_numbers_and_claims_are_ans
         assert await setup.claim(claim(1, only.share)) == [Claimed()]
         assert not hard.done(), "the claim waited for the search"
         searches.may_go_on.set()
-        cut = await hard
-
-        assert isinstance(cut, TooCostly)
+        cut = must_be(TooCostly, await hard)
         assert (cut.what, cut.budget) == ("steps", 1_000_000)
         assert 1_000_000 < cut.spent < 1_010_000

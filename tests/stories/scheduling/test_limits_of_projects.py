@@ -15,6 +15,7 @@ from bus.messages.build import (
 from bus.messages.stored_names import AskGroups, CreateGroup, DeleteGroup, GroupsFound
 from engine.flavors import InstanceId, Wait
 from engine.inventories import GroupId
+from tests.narrowing import must_be
 from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of
 from tests.stories.layouts import BOTH
 from tests.waiting import MovedClock
@@ -89,8 +90,7 @@ async def test_a_project_may_ask_for_only_so_many_instances_a_second(bus: str, b
         answer = await setup.client.ask(unknown)
 
         assert "may ask this scheduler for 1 a second (scheduler.project_rate)" in reason
-        assert isinstance(answer, BuildRejected)
-        assert answer.reason.startswith("project shop has asked for")
+        assert must_be(BuildRejected, answer).reason.startswith("project shop has asked for")
         deleted = await setup.ask(DeleteInstance(instance=instance_of(first), project="shop"), InstancesFound)
         assert [each.state for each in deleted.instances] == ["deleted"]
         await booted(setup, 3, project="bank")
@@ -135,7 +135,6 @@ async def test_deletes_without_a_host_do_not_make_room_without_end(bus: str, boo
         answer = await setup.client.ask(another)
         reason = await refused(setup, a_build(4, project="shop"))
 
-        assert isinstance(answer, BuildRejected)
-        assert answer.reason == reason
+        assert must_be(BuildRejected, answer).reason == reason
         assert "has 4 instances that were deleted before they had a host" in reason
         assert isinstance(await setup.client.ask(structs.replace(another, project="bank")), InstancesFound)

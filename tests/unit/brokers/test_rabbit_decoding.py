@@ -12,6 +12,7 @@ from pamqp.header import ContentHeader
 
 from bus.rabbit.parcels import delivery_of
 from bus.rabbit.undocumented import decode_leniently, table
+from tests.narrowing import must_be
 
 decode_leniently()
 
@@ -33,9 +34,7 @@ def long(kind: bytes, value: bytes) -> bytes:
 
 def header_of(flags: int, *properties: bytes) -> ContentHeader:
     payload = struct.pack(">HHQH", 60, 0, 0, flags) + b"".join(properties)
-    read = pamqp.frame.unmarshal(frame(2, payload))[2]
-    assert isinstance(read, ContentHeader)
-    return read
+    return must_be(ContentHeader, pamqp.frame.unmarshal(frame(2, payload))[2])
 
 
 def deliver(
@@ -43,9 +42,9 @@ def deliver(
 ) -> commands.Basic.Deliver:
     """The bytes of a delivery, with its class and method."""
     payload = struct.pack(">HH", 60, 60) + short(b"tag") + struct.pack(">QB", 7, redelivered)
-    read = pamqp.frame.unmarshal(frame(1, payload + short(exchange) + short(key)))[2]
-    assert isinstance(read, commands.Basic.Deliver)
-    return read
+    return must_be(
+        commands.Basic.Deliver, pamqp.frame.unmarshal(frame(1, payload + short(exchange) + short(key)))[2]
+    )
 
 
 def nested(depth: int) -> bytes:

@@ -14,6 +14,7 @@ from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
 from engine.requests.spec import GranularGroup
 from tests.contracts.placement_orders import DB, WEB, aggregate, provider
+from tests.narrowing import must_be
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, vcpus
 
@@ -235,8 +236,7 @@ def test_a_choice_that_is_held_counts_at_the_provider_it_takes_from_until_it_is_
     for holder, place in ((WEB, "h-n0"), (DB, "h-n1")):
         (one,) = choose(picture, [a_spec(3)], PLUGINS, salt=0)
         assert told(one) == f"VCPU:3@{place}"
-        assert isinstance(one, Chosen)
-        picture.hold([(holder, 1, one.choice.share)])
+        picture.hold([(holder, 1, must_be(Chosen, one).choice.share)])
 
     assert outcomes(picture, a_spec(3))[0].startswith("capacity 1: ")
     picture.drop([(WEB, 1)])
@@ -249,8 +249,7 @@ def test_a_share_names_the_shape_of_its_host_and_of_its_pool() -> None:
 
     (one,) = choose(picture, [a_spec(1, DISK_GB=5)], PLUGINS, salt=0)
 
-    assert isinstance(one, Chosen)
-    shapes = [(NAMES[seen.root], seen.shape) for seen in one.choice.share.shapes]
+    shapes = [(NAMES[seen.root], seen.shape) for seen in must_be(Chosen, one).choice.share.shapes]
     assert shapes == [("h", 1), ("pool", 7)]
 
 

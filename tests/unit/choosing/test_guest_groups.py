@@ -11,6 +11,7 @@ from engine.flavors import Flavor, PortRequest
 from engine.inventories import Vocabulary
 from engine.requests import Alternative, InstanceSpec, RequestProblem, read_alternatives, read_request
 from engine.requests.spec import GranularGroup, with_size_kept
+from tests.narrowing import must_be
 from tests.unit.choosing.test_scheduler_requests import a_build
 
 VOCABULARY = Vocabulary(frozenset(os_resource_classes.STANDARDS), frozenset({"HW_CPU_HYPERTHREADING"}))
@@ -19,9 +20,7 @@ DEDICATED = {"hw:cpu_policy": "dedicated"}
 
 
 def the_spec(build: BuildInstance) -> InstanceSpec:
-    spec = read_request(build, VOCABULARY)
-    assert isinstance(spec, InstanceSpec), spec
-    return spec
+    return must_be(InstanceSpec, read_request(build, VOCABULARY))
 
 
 def alternatives_of(build: BuildInstance) -> tuple[Alternative, ...] | RequestProblem:
@@ -82,8 +81,10 @@ def test_a_trait_of_a_guest_with_cells_needs_nothing_outside_of_them() -> None:
     specs = {"trait:CUSTOM_X": "required", "resources:DISK_GB": "0"}
 
     assert the_spec(a_build({**DEDICATED, **specs})).required == ("CUSTOM_X",)
-    rejected = read_request(a_build({**DEDICATED, **specs, "trait:CUSTOM_Y": "preferred"}), VOCABULARY)
-    assert isinstance(rejected, RequestProblem)
+    rejected = must_be(
+        RequestProblem,
+        read_request(a_build({**DEDICATED, **specs, "trait:CUSTOM_Y": "preferred"}), VOCABULARY),
+    )
     assert rejected.field == "flavor.extra_specs.trait:CUSTOM_Y"
 
 
@@ -106,17 +107,14 @@ def test_an_open_page_size_is_an_alternative_for_each_size(
     flavor = Flavor(name="db", vcpus=2, ram_mb=ram_mb, extra_specs={"hw:mem_page_size": size})
     build = structs.replace(a_build(image_properties=dict(image)), flavor=flavor)
 
-    found = alternatives_of(build)
-
-    assert isinstance(found, tuple), found
+    found = must_be(tuple, alternatives_of(build))
     assert [
         next(name for name in dict(each.spec.amounts) if name.startswith(("MEM", "CUSTOM_MEM")))
         for each in found
     ] == classes
     # The flavor of an instance says which size it got: read again, it leaves nothing open.
     for each in found:
-        again = alternatives_of(structs.replace(build, flavor=each.flavor))
-        assert isinstance(again, tuple)
+        again = must_be(tuple, alternatives_of(structs.replace(build, flavor=each.flavor)))
         assert [one.spec for one in again] == [each.spec]
 
 

@@ -15,6 +15,7 @@ from engine.picture.picture import Picture
 from engine.requests import InstanceSpec, RequestProblem, read_request
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.placement_orders import VOCABULARY, an_id
+from tests.narrowing import must_be
 from tests.plugins import standard_plugins
 from tests.refusals import why_not
 from tests.unit.choosing.scheduler_worlds import a_host, a_spec, a_state, vcpus
@@ -47,9 +48,7 @@ def a_build(extra_specs: Mapping[str, str] | None = None, **fields: Any) -> Buil
 
 
 def the_spec(**fields: Any) -> InstanceSpec:
-    spec = read_request(a_build(**fields), VOCABULARY)
-    assert isinstance(spec, InstanceSpec), spec
-    return spec
+    return must_be(InstanceSpec, read_request(a_build(**fields), VOCABULARY))
 
 
 def reasons(picture: Picture, spec: InstanceSpec) -> dict[str, str]:
@@ -141,9 +140,7 @@ NO_PARTS = "no JSON object of meta_data, user_data and network_data"
 def test_what_no_host_of_the_request_could_read_is_refused(
     build: BuildInstance, field: str, why: str
 ) -> None:
-    rejected = read_request(build, VOCABULARY)
-
-    assert isinstance(rejected, RequestProblem)
+    rejected = must_be(RequestProblem, read_request(build, VOCABULARY))
     assert (rejected.field, why in rejected.reason, len(str(rejected.value)) <= 200) == (field, True, True)
 
 

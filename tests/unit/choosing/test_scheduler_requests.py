@@ -12,6 +12,7 @@ from engine.flavors import Flavor, InstanceId, PortRequest, RequestId, VolumeReq
 from engine.requests import InstanceSpec, RequestProblem, read_request
 from engine.requests.spec import GranularGroup
 from tests.contracts.placement_orders import VOCABULARY, aggregate, an_id
+from tests.narrowing import must_be
 
 REQUEST = RequestId(an_id("request"))
 SMALL = Flavor(name="small", vcpus=2, ram_mb=4096, root_gb=20)
@@ -23,14 +24,11 @@ def a_build(extra_specs: Mapping[str, str] | None = None, **other: Any) -> Build
 
 
 def the_spec(build: BuildInstance, scopes: frozenset[str] = frozenset()) -> InstanceSpec:
-    spec = read_request(build, VOCABULARY, scopes)
-    assert isinstance(spec, InstanceSpec), spec
-    return spec
+    return must_be(InstanceSpec, read_request(build, VOCABULARY, scopes))
 
 
 def the_rejection(build: BuildInstance) -> RequestProblem:
-    rejected = read_request(build, VOCABULARY)
-    assert isinstance(rejected, RequestProblem), rejected
+    rejected = must_be(RequestProblem, read_request(build, VOCABULARY))
     assert rejected.reason
     return rejected
 
@@ -357,8 +355,7 @@ def test_what_only_hosts_read_asks_for_nothing_unless_a_plugin_reads_it(key: str
     plain, scope = the_spec(a_build()), key.partition(":")[0]
 
     assert the_spec(a_build({key: "1"})) == plain
-    read = read_request(a_build({key: "1"}), VOCABULARY, frozenset({scope}))
-    assert isinstance(read, InstanceSpec)
+    read = must_be(InstanceSpec, read_request(a_build({key: "1"}), VOCABULARY, frozenset({scope})))
     assert read.extra_specs == ((key, "1"),)
 
 

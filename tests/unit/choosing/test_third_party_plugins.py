@@ -28,6 +28,7 @@ from laboratory.plugin_check import PLAIN, a_cloud, breaches
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings, filters_of, weighers_of
 from tests.contracts.placement_orders import VOCABULARY
 from tests.example_plugin.rack_power import KEY, METRIC, EnoughPower, SparePower
+from tests.narrowing import must_be
 from tests.unit.choosing.test_scheduler_requests import a_build
 
 ALL = PluginSettings(
@@ -169,8 +170,7 @@ def test_a_plugin_of_an_installed_package_is_named_in_the_settings_and_tuned_the
 
     (chosen,) = choose(picture, [THIRSTY], plugins, salt=0)
 
-    assert isinstance(chosen, Chosen)
-    assert chosen.choice.name == "h2"
+    assert must_be(Chosen, chosen).choice.name == "h2"
     assert [(each.name, each.multiplier) for each in plugins.weighers] == [
         ("preferred", 1000.0),
         ("ram", 1.0),
@@ -186,8 +186,7 @@ def test_a_key_of_another_packages_filter_is_read_and_a_wrong_value_of_it_is_nam
     read = read_request(a_build({KEY: "400"}), VOCABULARY, plugins.scopes, plugins.image_keys)
     unread = read_request(a_build({KEY: "400"}), VOCABULARY)
 
-    assert isinstance(read, InstanceSpec)
-    assert read.extra_specs == ((KEY, "400"),)
+    assert must_be(InstanceSpec, read).extra_specs == ((KEY, "400"),)
     assert isinstance(unread, RequestProblem)
     for wrong in ("much", "-1", "9" * 5_000):
         assert plugins.problem_with(KEY, wrong) == "is no whole number of watts"

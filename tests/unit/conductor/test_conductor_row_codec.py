@@ -18,6 +18,7 @@ from cell_conductor.store_sql import (
     without_confirmed,
 )
 from engine.flavors import Image
+from tests.narrowing import present
 from tests.unit.conductor.cell import (
     NOON,
     Cell,
@@ -92,12 +93,12 @@ def test_a_row_is_remembered_by_its_body_with_the_messages_that_are_not_confirme
     cache.noted(1, [first, second])
     cache.noted(2, [second])
     cache.replace(None, body, DESTROYS)
-    assert PLACED.order is not None
-    later = structs.replace(DESTROYS, order=structs.replace(PLACED.order, issued_at=NOON + timedelta(days=3)))
+    later = structs.replace(
+        DESTROYS, order=structs.replace(present(PLACED.order), issued_at=NOON + timedelta(days=3))
+    )
     assert cache.row_of(encode_body(later)) is None
 
     for confirmed, left in (((), (101, 102)), ((1,), (102,)), ((2,), ())):
         cache.confirmed(confirmed)
-        known = cache.row_of(body)
-        assert known is not None
+        known = present(cache.row_of(body))
         assert tuple(each.sequence for each in known.outbox) == left

@@ -25,6 +25,7 @@ from nova_bridge.envelope import RefusedError, no_valid_host
 from placement_worker.api.values import Caller
 from scheduler_worker.cells import CellRegistry, WorkerRegistry
 from scheduler_worker.core.instances.resizes import with_order
+from tests.narrowing import must_be, present
 from tests.unit.scheduler.lone_scheduler import NOON, an_ask
 from tests.unit.scheduler.test_moves_at_api_level import a_row, an_order
 
@@ -62,8 +63,7 @@ def sessions(*users: str) -> Callable[[int], int]:
 
 def forms(many: int) -> int:
     store = SessionStore()
-    session = store.find(store.begin(Caller(user="ann", project="")))
-    assert session is not None
+    session = present(store.find(store.begin(Caller(user="ann", project=""))))
     for number in range(many):
         session.note_form(f"{number}")
     return len(session.sent_forms)
@@ -97,9 +97,7 @@ def orders(many: int) -> int:
 
 
 def unread(line: bytes) -> Unreadable:
-    read = CODEC.decode(line)
-    assert isinstance(read, Unreadable)
-    return read
+    return must_be(Unreadable, CODEC.decode(line))
 
 
 def node(**fields: Any) -> Node:

@@ -42,13 +42,13 @@ from moor.client.books.instance_rules import LOST
 from moor.client.books.rules import OF_NOBODY, STRAY_ON_NODE, NodeInIronic
 from moor.client.books.views import InstanceView, OnHost
 from moor.client.bus_client import as_received
+from tests.narrowing import present
 from tests.properties.test_audit_properties import AMOUNTS, HOSTS, ID, NOW, PLACES, a_view
 
 
 def a_consumer(**changes: object) -> InstanceView:
     view = a_view()
-    assert view.consumer is not None
-    return structs.replace(view, consumer=structs.replace(view.consumer, **changes))
+    return structs.replace(view, consumer=structs.replace(present(view.consumer), **changes))
 
 
 HARMED = a_consumer(user="bob")
@@ -166,8 +166,7 @@ async def test_where_something_runs_that_no_row_knows_nothing_new_is_built_until
 
 async def test_a_host_keeps_its_mode_if_placement_holds_the_room_of_what_runs_there() -> None:
     held = a_view()
-    assert held.consumer is not None
-    there = HostEntry(held.id, HOSTS[0], held.consumer.attempt)
+    there = HostEntry(held.id, HOSTS[0], present(held.consumer).attempt)
     everyone = Everyone(structs.replace(held, in_cells=(), on_hosts=(OnHost("c1", there),)))
 
     result = await audit(everyone, heals=True, host=HOST)
@@ -391,8 +390,7 @@ async def test_what_passes_until_the_second_look_or_changed_lately_is_no_fault()
     stray = on_nodes(own=ID, other=STRANGER)
     assert (await audit_nodes(Books(ACTIVE), stray, IN_ORDER)).findings == ()
     assert (await audit_nodes(Books(ACTIVE), stray, stray, IN_ORDER)).findings == ()
-    assert DELETED.at_api is not None
-    lately = structs.replace(DELETED, at_api=structs.replace(DELETED.at_api, changed_at=NOW))
+    lately = structs.replace(DELETED, at_api=structs.replace(present(DELETED.at_api), changed_at=NOW))
     assert (await audit_nodes(Books(lately), on_nodes(own=ID))).findings == ()
 
 

@@ -27,6 +27,7 @@ from tests.contracts.placement_orders import (
     amounts,
     consumer,
 )
+from tests.narrowing import must_be
 from tests.unit.placement.test_claims import a_ledger
 
 # What orders of the API level name as their cell; and how far an attempt may be ahead of the last one.
@@ -124,8 +125,7 @@ def test_the_api_level_hands_an_ended_consumer_to_another_cell_and_no_cell_takes
 
     assert handed.judge(claim(attempt=2, cell="c2")) == Claimed()
     assert handed.rows[BANK].cell == "c2"
-    refused = taken.judge(claim(attempt=2, cell="c2"), "c2")
-    assert isinstance(refused, NotAllowed)
+    refused = must_be(NotAllowed, taken.judge(claim(attempt=2, cell="c2"), "c2"))
     assert refused.field == "cell"
     assert "c1" not in refused.reason
     assert taken == books(ended(a_row()), cells=cells)
@@ -159,9 +159,7 @@ def test_no_cell_swaps_or_releases_a_consumer_of_another_cell(row: Consumer) -> 
         claim(attempt=5, cell="c3"),
     ):
         before = books(row)
-        refused = before.judge(order, "c3")
-
-        assert isinstance(refused, NotAllowed)
+        refused = must_be(NotAllowed, before.judge(order, "c3"))
         assert refused.field == "cell"
         assert row.cell not in refused.reason
         assert before == books(row)
@@ -304,7 +302,6 @@ def test_an_attempt_far_ahead_of_the_last_one_is_refused(by: str | None) -> None
     project = "bank" if by is None else None
     for here, last in ((books(), 0), (books(a_row()), 1), (books(ended(a_row())), 1)):
         for attempt in (last + ATTEMPT_AHEAD_MAX + 1, INTEGER_MAX):
-            refused = here.judge(release(attempt, cell, project), by)
-            assert isinstance(refused, NotAllowed)
+            refused = must_be(NotAllowed, here.judge(release(attempt, cell, project), by))
             assert refused.field == "attempt"
         assert isinstance(here.judge(release(last + 1, cell, project), by), Released)

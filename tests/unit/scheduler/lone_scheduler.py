@@ -19,6 +19,7 @@ from engine.picture.picture import Picture
 from engine.refusals import Claimed
 from scheduler_worker.settings import SchedulerPace, SchedulerSettings
 from scheduler_worker.wiring import Deciders, Given, Knowledge, Queues, Sending
+from tests.narrowing import must_be
 from tests.plugins import standard_plugins
 from tests.running import once
 from tests.stores_in_memory import MemorySchedulerStore
@@ -102,8 +103,7 @@ class LoneScheduler:
 
     async def ask(self, question: Message) -> Message:
         (said,) = await self._questions[type(question)].handle([an_ask(question)])
-        assert isinstance(said, Answer)
-        return said.message
+        return must_be(Answer, said).message
 
     async def hear(self, event: Message) -> Sequence[Said]:
         """On the API level's broker."""
@@ -119,8 +119,7 @@ class LoneScheduler:
 
 def rejection(said: Sequence[Said]) -> BuildRejected:
     (answer,) = [each.message for each in said if isinstance(each, Answer)]
-    assert isinstance(answer, BuildRejected), answer
-    return answer
+    return must_be(BuildRejected, answer)
 
 
 def released(said: Sequence[Said]) -> list[UUID]:

@@ -44,6 +44,7 @@ from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_sql import InstanceQuery, NewRequest
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.scheduler_rows import a_placed, a_request, accept, an_active, rows_of
+from tests.narrowing import must_be
 from tests.stores_in_memory import MemorySchedulerStore
 from tests.unit.choosing.scheduler_worlds import a_host, a_state
 from tests.unit.scheduler.lone_scheduler import NOON, LoneScheduler, rejection, released
@@ -178,8 +179,7 @@ def test_a_project_that_has_asked_for_all_that_it_may_is_refused(
 
 async def test_an_order_that_cannot_be_read_is_kept_for_a_person() -> None:
     _, letter = await LoneScheduler().handle(UNREADABLE)
-    assert isinstance(letter, Bury)
-    assert letter.reason == "Expected `uuid`"
+    assert must_be(Bury, letter).reason == "Expected `uuid`"
 
 
 async def test_a_refused_request_that_comes_back_lets_go_of_what_it_may_have_claimed() -> None:
@@ -290,8 +290,7 @@ async def test_pages_of_tiles_cover_all_hosts_and_fit_into_a_message() -> None:
     scheduler.hosts.learn([a_host(f"{number:05}-{'x' * 200}") for number in range(6000)])
     names: list[str] = []
     while len(names) < 6000:
-        page = await scheduler.ask(AskTiles(in_cell="c1", skipped=len(names), named=True))
-        assert isinstance(page, Tiles)
+        page = must_be(Tiles, await scheduler.ask(AskTiles(in_cell="c1", skipped=len(names), named=True)))
         assert len(page.names) == len(page.tiles) > 0
         assert len(encode(Envelope(message=page, id="", version=1))) < 256 * 1024
         names += page.names
@@ -309,8 +308,7 @@ async def test_hosts_of_one_name_are_on_one_page_so_that_no_page_leaves_one_out(
     listed: list[str] = []
     after = ""
     while after or not listed:
-        page = await scheduler.ask(AskHosts(after=after, limit=limit))
-        assert isinstance(page, HostsFound)
+        page = must_be(HostsFound, await scheduler.ask(AskHosts(after=after, limit=limit)))
         listed += [host.name for host in page.hosts]
         after = page.next
     assert listed == names

@@ -45,6 +45,7 @@ from scheduler_worker.core.instances.moves import (
 from scheduler_worker.core.instances.resizes import rebuilt, refused
 from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest, accepted
 from tests.contracts.placement_orders import an_id
+from tests.narrowing import must_be, present
 from tests.unit.conductor.cell import choice
 from tests.unit.scheduler.rows_told import Case, Happening, check
 
@@ -88,15 +89,12 @@ def an_end(how: str, **fields: object) -> EndMove:
 
 
 def arrived(row: InstanceRow, outcome: str = "", host: str = "h2") -> InstanceRow:
-    assert row.told.move is not None
-    move = structs.replace(row.told.move, outcome=outcome, destination="h2")
+    move = structs.replace(present(row.told.move), outcome=outcome, destination="h2")
     state = structs.replace(
         row.told, sequence=row.told.sequence + 1, state="active" if outcome else "moved", host=host, move=move
     )
     event = (InstanceActive if outcome else InstanceMoved)(cell="c1", instance=state)
-    after = heard(row, event, NOON)
-    assert after is not None
-    return after
+    return present(heard(row, event, NOON))
 
 
 @pytest.mark.parametrize(
@@ -172,8 +170,7 @@ def arrived(row: InstanceRow, outcome: str = "", host: str = "h2") -> InstanceRo
 def test_what_cannot_be_moved_is_refused_by_field_and_reason(
     row: InstanceRow | None, order: MoveInstance, field: str, why: str
 ) -> None:
-    refused = problem_with(row, order)
-    assert isinstance(refused, BuildRejected)
+    refused = must_be(BuildRejected, problem_with(row, order))
     assert (refused.field, refused.reason) == (field, why)
 
 
@@ -209,8 +206,7 @@ def test_what_is_shelved_offloaded_or_in_error_with_its_host_may_go_on(row: Inst
 def test_an_end_that_comes_too_early_or_too_late_gets_the_reason(
     row: InstanceRow, how: str, why: str
 ) -> None:
-    refused = move_ended(row, an_end(how), NOON, is_up)
-    assert isinstance(refused, BuildRejected)
+    refused = must_be(BuildRejected, move_ended(row, an_end(how), NOON, is_up))
     assert refused.reason == why
 
 
@@ -244,8 +240,7 @@ LONG = MoveWait(for_s=600)
 
 def waits(row: InstanceRow, order: MoveInstance) -> InstanceRow:
     assert problem_with(row, order) is None
-    wait = wait_of(order)
-    assert wait is not None
+    wait = present(wait_of(order))
     kept = KeptRequest(b"digest", msgspec.msgpack.encode(order))
     return move_waits(row, order, wait, NOON, kept=kept, reason="no host among 2", no_valid_host=FUNNEL)
 
@@ -309,8 +304,7 @@ def test_only_an_evacuation_waits_without_being_told_and_before_all_builds(
     ],
 )
 def test_a_wrong_wait_is_refused_by_its_field(kind: str, wait: MoveWait, field: str) -> None:
-    problem = problem_with(a_row(), an_order(kind, wait=wait))
-    assert problem is not None
+    problem = present(problem_with(a_row(), an_order(kind, wait=wait)))
     assert problem.field == field
 
 
@@ -492,8 +486,7 @@ def test_what_becomes_of_a_move_and_of_its_row(case: str) -> None:
 
 def test_an_instance_that_stops_by_itself_has_an_entry_that_says_why() -> None:
     row = a_row()
-    after = hears(InstanceMoved, state="stopped", reason="its guest was killed")(row)
-    assert isinstance(after, InstanceRow)
+    after = must_be(InstanceRow, hears(InstanceMoved, state="stopped", reason="its guest was killed")(row))
 
     (change,) = changes_between(row, after, "")
 
@@ -503,7 +496,6 @@ def test_an_instance_that_stops_by_itself_has_an_entry_that_says_why() -> None:
 
 
 def test_a_delete_that_ends_a_move_is_named_as_its_end() -> None:
-    gone = deletes(taken(a_row()))
-    assert gone is not None
+    gone = present(deletes(taken(a_row())))
     move, delete = changes_between(taken(a_row()), gone, "moor-app-shop")
     assert (move.ended_at, move.ended_by, move.by, delete.what) == (NOON, "moor-app-shop", "", "delete")

@@ -32,6 +32,7 @@ from scheduler_worker.core.instances.rows import (
     accepted,
 )
 from tests.contracts.placement_orders import an_id
+from tests.narrowing import must_be, present
 from tests.unit.scheduler.rows_told import Case, Happening, check
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -80,15 +81,11 @@ def image_of(_: InstanceRow, order: RebuildInstance) -> RebuildImage | BuildReje
 
 
 def taken(row: InstanceRow, order: RebuildInstance | None = None) -> InstanceRow:
-    verdict = judged(row, order)
-    assert isinstance(verdict, InstanceRow), verdict
-    return verdict
+    return must_be(InstanceRow, judged(row, order))
 
 
 def refused(row: InstanceRow | None, order: RebuildInstance | None = None) -> BuildRejected:
-    verdict = judged(row, order)
-    assert isinstance(verdict, BuildRejected), verdict
-    return verdict
+    return must_be(BuildRejected, judged(row, order))
 
 
 def said(
@@ -122,8 +119,7 @@ def hears(
     """About its rebuild, unless another is given."""
 
     def hear(row: InstanceRow) -> InstanceRow | None:
-        assert row.told.rebuild is not None
-        values = {"rebuild": structs.replace(row.told.rebuild, failure=failure), **fields}
+        values = {"rebuild": structs.replace(present(row.told.rebuild), failure=failure), **fields}
         return heard(row, said(kind, row, sequence, **values), NOON)
 
     return hear

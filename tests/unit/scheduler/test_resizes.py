@@ -18,6 +18,7 @@ from scheduler_worker.core.instances.moves import move_ended
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store_sql import InstanceQuery, NewRequest
 from tests.contracts.placement_orders import an_id
+from tests.narrowing import must_be, present
 from tests.unit.choosing.scheduler_worlds import a_host, a_state
 from tests.unit.scheduler.lone_scheduler import LoneScheduler
 from tests.unit.scheduler.test_moves_at_api_level import NOON, ONE, a_row, an_end, arrived, is_up
@@ -102,21 +103,22 @@ class Cloud:
         """The cell reports the arrival, a client ends the move, and the cell reports the end."""
         row = arrived(await self.row())
         order = an_end("confirm" if outcome == "confirmed" else "revert")
-        assert row.told.move is not None
-        asked = move_ended(row, structs.replace(order, request_id=row.told.move.request_id), NOON, is_up)
-        assert isinstance(asked, InstanceRow)
+        asked = must_be(
+            InstanceRow,
+            move_ended(
+                row, structs.replace(order, request_id=present(row.told.move).request_id), NOON, is_up
+            ),
+        )
         async with self.worker.store.transaction() as transaction:
             await transaction.lock([ONE])
             await transaction.save([arrived(asked, outcome, "h2" if outcome == "confirmed" else "h1")])
 
     async def resized(self, change: FlavorChange, outcome: str = "confirmed") -> None:
-        answer = await self.resize(change)
-        assert isinstance(answer, InstancesFound), answer
+        must_be(InstancesFound, await self.resize(change))
         await self.end(outcome)
 
     async def amounts(self) -> Mapping[str, int]:
-        spec = decoded((await self.row()).current_spec)
-        assert spec is not None
+        spec = present(decoded((await self.row()).current_spec))
         return dict(spec.amounts)
 
 
@@ -142,10 +144,8 @@ async def test_a_resize_changes_what_it_names_and_keeps_all_else() -> None:
         "NET_BW_EGR_KILOBIT_PER_SEC": 1000,
     }
     after = decoded((await here.row()).current_spec)
-    assert before is not None
-    assert after == structs.replace(before, amounts=after.amounts if after else ())
-    move = (await here.row()).told.move
-    assert move is not None
+    assert after == structs.replace(present(before), amounts=after.amounts if after else ())
+    move = present((await here.row()).told.move)
     assert move.flavor is not None
     assert (move.flavor.vcpus, move.flavor.ram_mb, move.flavor.name) == (4, 4096, "web")
 
@@ -267,8 +267,7 @@ async def test_a_move_that_was_chosen_for_the_size_of_before_is_refused() -> Non
         return [structs.replace(before, told=(await here.row()).told)]
 
     store.instances = reads_late  # type: ignore[method-assign, assignment]
-    answer = await here.resize(kind="migrate")
-    assert isinstance(answer, BuildRejected)
+    answer = must_be(BuildRejected, await here.resize(kind="migrate"))
     assert answer.reason == "it has just changed: ask again"
 
 
@@ -276,20 +275,21 @@ async def test_a_row_that_an_audit_mends_has_the_size_that_its_cell_has_confirme
     here = await Cloud.with_instance()
     assert isinstance(await here.resize(FlavorChange(vcpus=4)), InstancesFound)
     there = arrived(await here.row())
-    assert there.told.move is not None
     of_cell: InstanceState = structs.replace(
-        there.told, sequence=40, state="active", move=structs.replace(there.told.move, outcome="confirmed")
+        there.told,
+        sequence=40,
+        state="active",
+        move=structs.replace(present(there.told.move), outcome="confirmed"),
     )
-    after = mended(there, MendInstance(seen=there.told.sequence, instance=of_cell))
-    assert after is not None
+    after = present(mended(there, MendInstance(seen=there.told.sequence, instance=of_cell)))
     assert after.next_spec == b""
-    spec = decoded(after.current_spec)
-    assert spec is not None
+    spec = present(decoded(after.current_spec))
     assert dict(spec.amounts) == {**WEB_AMOUNTS, "VCPU": 4}
     # An audit that has read the row before its last change mends nothing.
     assert mended(there, MendInstance(seen=there.told.sequence - 1, instance=of_cell)) is None
-    still = mended(
-        there, MendInstance(seen=there.told.sequence, instance=structs.replace(there.told, sequence=40))
+    still = present(
+        mended(
+            there, MendInstance(seen=there.told.sequence, instance=structs.replace(there.told, sequence=40))
+        )
     )
-    assert still is not None
     assert still.next_spec == there.next_spec != b""
