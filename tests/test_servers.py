@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import asyncpg
 import pytest
 
+from tests.contracts.sql_stores import rows_of
 from tests.narrowing import present
 from tests.servers import (
     AMQP_CTL_VARIABLE,
@@ -47,8 +48,8 @@ def test_a_private_postgres_recovers_from_a_crash_and_leaves_nothing_when_stoppe
     server = PrivatePostgres(settings={"fsync": "off", "work_mem": "5MB"}, place=place)
     with server:
         before = server.url
-        assert ask(server, "SHOW work_mem") == "5MB"
-        assert int(str(ask(server, "SHOW max_connections"))) >= 200
+        assert ask(server, "SHOW work_mem") == [("5MB",)]
+        assert int(ask(server, "SHOW max_connections")[0][0]) >= 200
         ask(server, "CREATE TABLE kept AS SELECT 7 AS answer")
         crashed = server.processes()
 
@@ -57,9 +58,9 @@ def test_a_private_postgres_recovers_from_a_crash_and_leaves_nothing_when_stoppe
         assert server.processes() == ()
         server.start()
         assert server.url == before
-        assert ask(server, "SELECT answer FROM kept") == 7
+        assert ask(server, "SELECT answer FROM kept") == [(7,)]
         running = server.processes()
-        data = Path(str(ask(server, "SHOW data_directory")))
+        data = Path(ask(server, "SHOW data_directory")[0][0])
         assert data.exists()
         assert data.parent.parent == place
     assert still_there((*crashed, *running)) == []
@@ -152,13 +153,11 @@ def test_missing_servers_are_installed_by_a_user_who_may() -> None:
 
 
 @contextmanager
-def harness(
-    *command: str, given: Mapping[str, str], flags: tuple[str, ...] = ()
-) -> Iterator[subprocess.Popen[str]]:
+def harness(*command: str, given: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     # None of the servers that the harness started, neither the first broker nor another.
     ours = {name: value for name, value in os.environ.items() if not name.startswith(tuple(NOWHERE))}
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.servers", *flags, "--", *command],
+        [sys.executable, "-m", "tests.servers", "--", *command],
         cwd=ROOT,
         env={**ours, **given},
         stdout=subprocess.PIPE,
@@ -182,12 +181,5 @@ def still_there(pids: Iterable[int]) -> list[int]:
     return [pid for pid in pids if not has_ended(pid)]
 
 
-def ask(server: PrivatePostgres, query: str) -> object:
-    async def once() -> object:
-        connection = await asyncpg.connect(server.url.replace("+asyncpg", ""))
-        try:
-            return await connection.fetchval(query)
-        finally:
-            await connection.close()
-
-    return asyncio.run(once())
+def ask(server: PrivatePostgres, query: str) -> list[tuple[Any, ...]]:
+    return asyncio.run(rows_of(server.url, query))

@@ -64,16 +64,15 @@ async def nobody_has_built_what_is_not_active(here: RealCloud) -> None:
     for state in await here.instances():
         has[state.host] += state.state == "active"
 
-    async def untrue() -> list[tuple[str, int, int]]:
-        return [
-            (host.name, host.instances, has[host.name]) for host in await here.hosts() if not is_true(host)
-        ]
-
     def is_true(host: HostState) -> bool:
         built = has[host.name]
         return host.instances <= built if host.cell == KILLED_COMPUTE else host.instances == built
 
-    await until(untrue, "hosts have what is active on them and nothing else", not_)
+    await until(
+        here.hosts,
+        "hosts have what is active on them and nothing else",
+        lambda hosts: all(map(is_true, hosts)),
+    )
 
 
 @BOOTS

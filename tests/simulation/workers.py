@@ -110,10 +110,8 @@ def installed_plugins() -> Iterator[None]:
     filters = (EntryPoint("rack_power", f"{example}:EnoughPower", third_party.FILTERS_GROUP),)
     weighers = (EntryPoint("rack_power", f"{example}:SparePower", third_party.WEIGHERS_GROUP),)
 
-    def entry_points(group: str) -> tuple[EntryPoint, ...]:
-        return filters if group == third_party.FILTERS_GROUP else weighers
-
-    with replaced(third_party, "entry_points", lambda _real: entry_points):
+    by_group = {third_party.FILTERS_GROUP: filters, third_party.WEIGHERS_GROUP: weighers}
+    with replaced(third_party, "entry_points", lambda _real: lambda group: by_group[group]):
         yield
 
 

@@ -392,11 +392,11 @@ async def test_a_change_that_cannot_be_published_is_passed_over_and_later_ones_a
     bus: str, books: str
 ) -> None:
     async with stage(bus, books, Workers(placements=2)) as setup:
-
-        def has_cursed(unpublished: Any, _: object) -> bool:
-            return any(each.name == "cursed" for each in unpublished.providers)
-
-        with bug_in(placement_handlers, "messages_of", has_cursed) as met:
+        with bug_in(
+            placement_handlers,
+            "messages_of",
+            lambda changes, _: any(each.name == "cursed" for each in changes.providers),
+        ) as met:
             await setup.report(a_host("cursed"))
             await setup.add_hosts("h2")
 

@@ -118,10 +118,10 @@ async def test_a_host_is_deleted_once_nothing_is_left_on_it_and_is_new_if_it_com
         assert (await setup.providers()).keys() == {"h1"}
         assert (await setup.ask(AskAggregates(name="rack"), AggregatesFound)).aggregates[0].hosts == ("h1",)
 
-        def is_forgotten(name: str) -> bool:
-            return not any(picture.rows_named(name) for picture in setup.pictures)
-
-        await until(lambda: is_forgotten("h2"), "each scheduler has forgotten it")
+        await until(
+            lambda: not any(picture.rows_named("h2") for picture in setup.pictures),
+            "each scheduler has forgotten it",
+        )
         await setup.add_hosts("h2")
         (back,) = await setup.rows.hosts(HostQuery(name="h2"))
         assert (back.setting.mode, back.setting.number > before.setting.number) == ("up", True)

@@ -62,10 +62,11 @@ class Metal:
             await self.until_state(node, "available" if target == "deleted" else target)
 
     async def until_state(self, node: str, state: str) -> None:
-        async def is_so() -> bool:
-            return bool((await self.cloud.json("node", "show", node))["ironic"]["provision_state"] == state)
-
-        await until(is_so, f"node {node} is {state}")
+        await until(
+            lambda: self.cloud.json("node", "show", node),
+            f"node {node} is {state}",
+            lambda found: found["ironic"]["provision_state"] == state,
+        )
 
     async def faults(self) -> list[tuple[str, str]]:
         ran = await self.cloud.run("audit", "--settle", "0", "-o", "json")
@@ -106,10 +107,7 @@ async def test_a_cloud_has_nodes_that_daemons_share_and_that_outlive_a_kill(home
         # The new daemons do not wait for the leases of the previous ones.
         assert "ironic-2" not in await ring(cloud)
 
-        async def has_all() -> bool:
-            return await ring(cloud) == {"ironic-1": 7}
-
-        await until(has_all, "one daemon owns all nodes")
+        await until(lambda: ring(cloud), "one daemon owns all nodes", lambda found: found == {"ironic-1": 7})
         assert {*before} < {*await nodes_up(cloud)}
 
 
@@ -148,10 +146,11 @@ async def test_a_node_is_built_on_and_given_back_and_one_deployed_for_nobody_is_
         assert deleted["state"] == "deleted"
         await cloud.says(1, f"rejected: instance is '{id_}': it is deleted", "rebuild", id_, *fedora)
 
-        async def is_free() -> bool:
-            return bool((await cloud.json("node", "show", node))["offered"]["amount"] == 1)
-
-        await until(is_free, "the node is clean and offered again")
+        await until(
+            lambda: cloud.json("node", "show", node),
+            "the node is clean and offered again",
+            lambda found: found["offered"]["amount"] == 1,
+        )
 
         await here.provision("active", node)
         assert await here.faults() == [("deployed for nobody", "")]

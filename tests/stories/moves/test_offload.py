@@ -3,9 +3,9 @@ real. After each story the instance runs on one host, or on none, and only that 
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from uuid import UUID
+
+import pytest
 
 from bus.messages.build import DeleteInstance, MoveKind
 from bus.messages.cell import DestroyInstance
@@ -89,10 +89,12 @@ class SilentOnceSaved(HeldDriver):
         return super().begin(order, at_s)
 
 
-@asynccontextmanager
-async def silent_before_it_tells_of_the_destroy(
-    bus: str, books: str, held: Clock[float]
-) -> AsyncIterator[tuple[Movers, InstanceId]]:
+@pytest.mark.parametrize("until_it", ["returns", "is dead"])
+@BOTH
+async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share(
+    bus: str, books: str, until_it: str
+) -> None:
+    held = Clock(0.0)
     async with hosts_of_held_time(bus, books, held, SILENT, SilentOnceSaved) as (here, drivers):
         instance = await here.booted()
         await here.move(instance, "offload")
@@ -104,32 +106,16 @@ async def silent_before_it_tells_of_the_destroy(
         await until(lambda: host.destroyed >= 2, "it is reminded")
         await here.until(instance, "moving")
         await here.setup.until_used(h1=1, h2=0)
-        yield here, instance
 
-
-@BOTH
-async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_it_returns(
-    bus: str, books: str
-) -> None:
-    held = Clock(0.0)
-    async with silent_before_it_tells_of_the_destroy(bus, books, held) as (here, instance):
-        held.pass_s(10)
+        if until_it == "returns":
+            held.pass_s(10)
+        else:
+            await here.setup.client.ask(SetHost(host="h1", mode="dead", reason="it burnt", sure=True))
         gone = await here.until(instance, "offloaded", "done")
         assert (gone.host, gone.keeps_share) == ("", False)
         await here.setup.until_used(h1=0, h2=0)
         await here.move(instance, "unshelve", request_id=SECOND)
         assert (await here.until(instance, "active", "done")).host == "h2"
-
-
-@BOTH
-async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_it_is_dead(
-    bus: str, books: str
-) -> None:
-    async with silent_before_it_tells_of_the_destroy(bus, books, Clock(0.0)) as (here, instance):
-        await here.setup.client.ask(SetHost(host="h1", mode="dead", reason="it burnt", sure=True))
-        gone = await here.until(instance, "offloaded", "done")
-        assert (gone.host, gone.keeps_share) == ("", False)
-        await here.setup.until_used(h1=0, h2=0)
 
 
 NEED_ONE_THAT_RUNS: tuple[MoveKind, ...] = ("reboot", "live-migrate", "shelve")

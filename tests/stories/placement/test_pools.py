@@ -98,10 +98,6 @@ async def test_a_resize_on_a_full_host_counts_what_its_numa_node_and_its_pool_ga
         assert (used, nodes[NFS].inventories["DISK_GB"].used) == ([3, 4], 20)
 
 
-async def has_processors(setup: Cloud, host: str, total: int) -> bool:
-    return (await setup.providers())[host].inventories["VCPU"].total == total
-
-
 @STAGES
 async def test_pools_keep_what_is_held_while_their_compute_is_away_and_when_it_is_back(
     bus: str, books: str
@@ -123,7 +119,11 @@ async def test_pools_keep_what_is_held_while_their_compute_is_away_and_when_it_i
                 SetAggregates(provider=member.id, generation=member.generation, aggregates=aggregates)
             )
         async with a_cell(setup, a_host("one", 9), a_host("two", 8), rows=rows):
-            await until(lambda: has_processors(setup, "one", 9), "the host reported again")
+            await until(
+                setup.providers,
+                "the host reported again",
+                lambda found: found["one"].inventories["VCPU"].total == 9,
+            )
             await setup.client.ask(second)
             await setup.until_state(instance_of(second), "active")
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.placement import ReportAccepted, ReportInventory, ReportOutdated, ReportVerdict, TreeKept
-from engine.inventories import InventoryState, ProviderId, ReportedInventory, ReportedProvider
+from engine.inventories import InventoryState, ReportedInventory, ReportedProvider
 from engine.refusals import NotAllowed
 from placement_worker.core.ledger import Forest, ProviderBook, Sent, TreeBook, TreeChanges
 from placement_worker.core.reports import decide_reports
@@ -105,11 +105,9 @@ def test_traits_of_an_operator_outlive_any_report() -> None:
 
 
 def test_a_chain_may_be_deeper_than_the_interpreters_stack() -> None:
-    def link(number: int) -> ProviderId:
-        return HOST if number == 0 else provider(f"link-{number}")
-
+    links = (HOST, *(provider(f"link-{number}") for number in range(1, 2000)))
     parts = [
-        a_report(*[a_provider(f"link-{number}", link(number - 1)) for number in range(start, start + 500)])
+        a_report(*[a_provider(f"link-{number}", links[number - 1]) for number in range(start, start + 500)])
         for start in range(1, 2000, 500)
     ]
 

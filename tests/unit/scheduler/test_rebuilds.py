@@ -63,11 +63,13 @@ def a_row(state: str = ACTIVE, **told: Any) -> InstanceRow:
 def judged(
     row: InstanceRow | None, order: RebuildInstance | None = None, down: str = ""
 ) -> InstanceRow | BuildRejected:
-    def why_no_work(_cell: str, host: str) -> str:
-        return f"{host} is down" if host == down else ""
-
     return rebuilt(
-        row, order or an_order(), NOON, timeout_s=7_200, why_no_work=why_no_work, image_of=image_of
+        row,
+        order or an_order(),
+        NOON,
+        timeout_s=7_200,
+        why_no_work=lambda _cell, host: f"{host} is down" if host == down else "",
+        image_of=image_of,
     )
 
 
