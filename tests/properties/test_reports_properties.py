@@ -1,7 +1,5 @@
 """Reports of trees: after any reports, in any batches, the forest is valid and nothing in use is lost."""
 
-import asyncio
-
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -13,6 +11,7 @@ from tests.contracts.placement_orders import a_claim, a_share, aggregate, amount
 from tests.contracts.store_client import StoreClient, used
 from tests.properties.bounds import BOUNDED
 from tests.properties.worlds import mostly
+from tests.simulation.loop import simulated
 from tests.stores_in_memory import MemoryPlacementStore
 
 A, B, C, D = PROVIDERS = tuple(provider(name) for name in "abcd")
@@ -83,63 +82,57 @@ Batches = list[list[ReportInventory]]
 
 @BOUNDED
 @given(batches_of_reports)
-def test_reports_end_alike_in_whatever_batches_they_come(batches: Batches) -> None:
-    async def scenario() -> None:
-        together, apart = StoreClient(MemoryPlacementStore()), StoreClient(MemoryPlacementStore())
-        for batch in batches:
-            assert await together.report(*batch) == tuple([await apart.report_one(one) for one in batch])
-            assert known(await together.providers()) == known(await apart.providers())
-            assert await together.store.audit() == ()
-
-    asyncio.run(scenario())
+@simulated
+async def test_reports_end_alike_in_whatever_batches_they_come(batches: Batches) -> None:
+    together, apart = StoreClient(MemoryPlacementStore()), StoreClient(MemoryPlacementStore())
+    for batch in batches:
+        assert await together.report(*batch) == tuple([await apart.report_one(one) for one in batch])
+        assert known(await together.providers()) == known(await apart.providers())
+        assert await together.store.audit() == ()
 
 
 @BOUNDED
 @given(batches_of_reports)
-def test_the_shape_tells_of_every_change_that_claims_may_rely_on(batches: Batches) -> None:
-    async def scenario() -> None:
-        client = StoreClient(MemoryPlacementStore())
-        shapes: dict[ProviderId, int] = {}
-        for report in [report for batch in batches for report in batch]:
-            before = trees(await client.providers())
-            verdict = await client.report_one(report)
-            after = trees(await client.providers())
-            for root in {**before, **after}:
-                # Deleted or not, a tree never gets the same shape twice.
-                moved = after.get(root, NOTHING)[1] != before.get(root, NOTHING)[1]
-                shapes[root] = shapes.get(root, 0) + moved
-                assert after.get(root, NOTHING)[0] in (0, shapes[root])
-            moved = after.get(report.root) != before.get(report.root)
-            assert moved == (isinstance(verdict, ReportAccepted) and verdict.shape_moved)
-
-    asyncio.run(scenario())
+@simulated
+async def test_the_shape_tells_of_every_change_that_claims_may_rely_on(batches: Batches) -> None:
+    client = StoreClient(MemoryPlacementStore())
+    shapes: dict[ProviderId, int] = {}
+    for report in [report for batch in batches for report in batch]:
+        before = trees(await client.providers())
+        verdict = await client.report_one(report)
+        after = trees(await client.providers())
+        for root in {**before, **after}:
+            # Deleted or not, a tree never gets the same shape twice.
+            moved = after.get(root, NOTHING)[1] != before.get(root, NOTHING)[1]
+            shapes[root] = shapes.get(root, 0) + moved
+            assert after.get(root, NOTHING)[0] in (0, shapes[root])
+        moved = after.get(report.root) != before.get(report.root)
+        assert moved == (isinstance(verdict, ReportAccepted) and verdict.shape_moved)
 
 
 @BOUNDED
 @given(batches_of_reports)
-def test_what_is_held_is_never_taken_away_by_a_report(batches: Batches) -> None:
-    async def scenario() -> None:
-        client = StoreClient(MemoryPlacementStore())
-        for batch in batches:
-            await client.report(*batch)
-            for which in PROVIDERS:
-                # As a worker: what its store remembers of a provider may be out of date once.
-                await Retrying(4)(
-                    client.ask,
-                    a_claim(
-                        a_share(A, (*amounts(A, VCPU=1), *amounts(which, VCPU=1)), shapes={}),
-                        consumer(f"on {which}"),
-                    ),
-                )
-            holding = await client.providers()
-            await client.report(*batches[0], *batch)
-            after = await client.providers()
-            for which, state in holding.items():
-                for resource, amount in used(state).items():
-                    assert amount == 0 or used(after[which])[resource] == amount
-            assert await client.store.audit() == ()
-
-    asyncio.run(scenario())
+@simulated
+async def test_what_is_held_is_never_taken_away_by_a_report(batches: Batches) -> None:
+    client = StoreClient(MemoryPlacementStore())
+    for batch in batches:
+        await client.report(*batch)
+        for which in PROVIDERS:
+            # As a worker: what its store remembers of a provider may be out of date once.
+            await Retrying(4)(
+                client.ask,
+                a_claim(
+                    a_share(A, (*amounts(A, VCPU=1), *amounts(which, VCPU=1)), shapes={}),
+                    consumer(f"on {which}"),
+                ),
+            )
+        holding = await client.providers()
+        await client.report(*batches[0], *batch)
+        after = await client.providers()
+        for which, state in holding.items():
+            for resource, amount in used(state).items():
+                assert amount == 0 or used(after[which])[resource] == amount
+        assert await client.store.audit() == ()
 
 
 def known(states: dict[ProviderId, ProviderState]) -> dict[ProviderId, ProviderState]:

@@ -12,7 +12,7 @@ from cell_conductor.store_sql import ConductorStore
 from engine.inventories import ProviderId
 from kit.errors import Transient
 from tests.simulation.faulty_database import FaultyDatabase
-from tests.simulation.loop import run_simulated
+from tests.simulation.loop import simulated
 from tests.simulation.process import SimProcess, owned_task
 from tests.sqlite_memory import MemoryDatabase, Tables
 
@@ -36,23 +36,25 @@ class Deaf:
         ("crash_after_commit", True),
     ],
 )
-def test_what_a_transaction_wrote_stays_if_the_fault_came_after_its_commit(fault: str, stays: bool) -> None:  # noqa: FBT001
-    async def written() -> bool:
-        asyncio.get_running_loop().set_task_factory(owned_task)
-        nobody = cast("Any", Deaf())
-        process, tables = SimProcess("conductor-c1-1", 1, 1, nobody), Tables("cell_conductor")
-        store = ConductorStore(FaultyDatabase(tables, process), "c1", clock=process.clock)
+@simulated
+async def test_what_a_transaction_wrote_stays_if_the_fault_came_after_its_commit(
+    fault: str,
+    stays: bool,  # noqa: FBT001
+) -> None:
+    asyncio.get_running_loop().set_task_factory(owned_task)
+    nobody = cast("Any", Deaf())
+    process, tables = SimProcess("conductor-c1-1", 1, 1, nobody), Tables("cell_conductor")
+    store = ConductorStore(FaultyDatabase(tables, process), "c1", clock=process.clock)
 
-        async def write() -> None:
-            with suppress(Transient):
-                await store.save_heard_hosts([HOST])
+    async def write() -> None:
+        with suppress(Transient):
+            await store.save_heard_hosts([HOST])
 
-        if fault.startswith("crash_"):
-            process.arm_crash(fault.removeprefix("crash_"), 0.0)
-        else:
-            process.armed[fault] = 1
-        process.start(write())
-        await asyncio.sleep(2)
-        return await ConductorStore(MemoryDatabase(tables), "c1").heard_hosts() == [HOST]
-
-    assert run_simulated(written()) is stays
+    if fault.startswith("crash_"):
+        process.arm_crash(fault.removeprefix("crash_"), 0.0)
+    else:
+        process.armed[fault] = 1
+    process.start(write())
+    await asyncio.sleep(2)
+    kept = await ConductorStore(MemoryDatabase(tables), "c1").heard_hosts()
+    assert kept == ([HOST] if stays else [])

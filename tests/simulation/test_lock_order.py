@@ -12,25 +12,23 @@ from placement_worker.wiring import STANDARD
 from tests.simulation.cloud import Cloud
 from tests.simulation.drawing import draw
 from tests.simulation.faulty_database import FaultyDatabase, watched_stores
-from tests.simulation.loop import run_simulated
+from tests.simulation.loop import simulated
 from tests.simulation.process import SimProcess
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_batch_of_reshapes_locks_all_consumers_before_any_tree() -> None:
-    async def written() -> str:
-        cloud = Cloud(draw(1))
-        process = SimProcess("placement-1", 1, 1, cloud)
-        store = PlacementStore(FaultyDatabase(cloud.rows.books.tables, process))
-        handler = write_handlers(STANDARD, lambda: AT)[Reshape]
-        assert callable(handler)
-        with watched_stores(cloud.now):
-            async with store.transaction() as transaction:
-                await handler([_received(_reshape(n)) for n in (1, 2)], transaction)
-        return cloud.findings.broken.how if cloud.findings.broken else ""
-
-    assert run_simulated(written()) == ""
+@simulated
+async def test_a_batch_of_reshapes_locks_all_consumers_before_any_tree() -> None:
+    cloud = Cloud(draw(1))
+    process = SimProcess("placement-1", 1, 1, cloud)
+    store = PlacementStore(FaultyDatabase(cloud.rows.books.tables, process))
+    handler = write_handlers(STANDARD, lambda: AT)[Reshape]
+    assert callable(handler)
+    with watched_stores(cloud.now):
+        async with store.transaction() as transaction:
+            await handler([_received(_reshape(n)) for n in (1, 2)], transaction)
+    assert cloud.findings.broken is None
 
 
 def _reshape(number: int) -> Reshape:

@@ -26,7 +26,7 @@ from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.stage import SETTINGS
 from tests.running import running
-from tests.simulation.loop import run_simulated, until_s
+from tests.simulation.loop import simulated, until_s
 from tests.stores_in_memory import MemoryPlacementStore
 from tests.stories.cloud import a_host
 from tests.varied import varied
@@ -103,17 +103,15 @@ async def test_a_worker_is_ready_once_its_queues_are_declared_and_counts_what_it
 ABOUT = About("placement", "1.2")
 
 
-def test_failures_are_reported_with_their_error_count_and_duration() -> None:
+@simulated
+async def test_failures_are_reported_with_their_error_count_and_duration() -> None:
     async def fails() -> None:
         raise ConnectionLost("gone")
 
-    async def scenario() -> list[dict[str, object]]:
-        part = Supervised("a part", fails, pauses=Pauses(8.0, 8.0))
-        async with running((part,)):
-            await until_s(3)
-            return Health(ABOUT, (part,)).failing()
-
-    (told,) = run_simulated(scenario())
+    part = Supervised("a part", fails, pauses=Pauses(8.0, 8.0))
+    async with running((part,)):
+        await until_s(3)
+        (told,) = Health(ABOUT, (part,)).failing()
     assert told == {
         "part": "a part",
         "state": "failing",
@@ -123,17 +121,13 @@ def test_failures_are_reported_with_their_error_count_and_duration() -> None:
     }
 
 
-def test_a_worker_that_stops_is_not_ready_and_has_no_fault_if_its_parts_have_ended() -> None:
-    async def scenario() -> tuple[bool, Health]:
-        status = Status("a part")
-        health = Health(ABOUT, (status,))
-        status.ended()
-        was_well = health.is_well
-        health.is_stopping = True
-        assert health.failing() == []
-        return was_well, health
-
-    was_well, health = run_simulated(scenario())
+@simulated
+async def test_a_worker_that_stops_is_not_ready_and_has_no_fault_if_its_parts_have_ended() -> None:
+    status = Status("a part")
+    health = Health(ABOUT, (status,))
+    status.ended()
+    was_well, health.is_stopping = health.is_well, True
+    assert health.failing() == []
     assert (was_well, health.is_well) == (False, True)
     assert health.awaits() == {"process": "it is stopping"}
 

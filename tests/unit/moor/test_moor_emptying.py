@@ -26,7 +26,7 @@ from engine.inventories import ProviderId
 from kit.process import stopped_by_signals
 from moor.client import Emptied
 from tests.asking import client_of
-from tests.simulation.loop import run_simulated, until_s
+from tests.simulation.loop import run_simulated, simulated
 from tests.unit.conductor.cell import NOON
 
 AN_HOUR_S = 3600.0
@@ -150,13 +150,11 @@ def test_what_did_not_move_by_the_first_kind_is_ordered_by_the_next_one() -> Non
     assert {each.reason for each in done.stayed} == {"no host has room"}
 
 
-def test_what_waits_for_room_does_not_count_and_the_others_go_on() -> None:
-    async def story() -> tuple[Asking, Emptied, float]:
-        asking = Asking(5)
-        asking.wait_s = {1: 500.0, 2: 500.0, 3: 500.0}
-        return asking, await emptied(asking), asyncio.get_running_loop().time()
-
-    asking, done, at_s = run_simulated(story())
+@simulated
+async def test_what_waits_for_room_does_not_count_and_the_others_go_on() -> None:
+    asking = Asking(5)
+    asking.wait_s = {1: 500.0, 2: 500.0, 3: 500.0}
+    done, at_s = await emptied(asking), asyncio.get_running_loop().time()
 
     assert [number for number, _ in asking.taken] == [1, 2, 3, 4, 5]
     assert {at for _, at in asking.taken} == {0.0}
@@ -192,20 +190,11 @@ def test_when_the_time_is_up_nothing_more_is_ordered_and_the_rest_says_so() -> N
     assert len(done.moved) == 2
 
 
-def test_a_signal_ends_the_orders_and_what_became_of_each_instance_is_still_said() -> None:
-    async def story() -> tuple[Asking, Emptied]:
-        asking = Asking(5, lambda number: number * 10.0)
-
-        async def tell() -> None:
-            await until_s(15)
-            os.kill(os.getpid(), signal.SIGINT)
-
-        telling = asyncio.create_task(tell())
-        done = await emptied(asking)
-        await telling
-        return asking, done
-
-    asking, done = run_simulated(story())
+@simulated
+async def test_a_signal_ends_the_orders_and_what_became_of_each_instance_is_still_said() -> None:
+    asking = Asking(5, lambda number: number * 10.0)
+    asyncio.get_running_loop().call_at(15, os.kill, os.getpid(), signal.SIGINT)
+    done = await emptied(asking)
 
     assert [number for number, _ in asking.taken] == [1, 2, 3]
     assert [each.id.int for each in done.moved] == [1]
