@@ -271,12 +271,13 @@ async def test_a_foreign_exchange_is_bound_to_where_it_exists(under_test: Broker
 
 async def test_what_is_not_there_is_not_found(connection: Connection) -> None:
     nowhere = Queue("town.lost", QueueKind.WORK, (Binding("moor.nowhere", "#"),))
-    with pytest.raises(NotFound):
-        await connection.depth("town.nobody")
-    with pytest.raises(NotFound):
-        await connection.open_consuming("town.nobody", prefetch=1)
-    with pytest.raises(NotFound):
-        await connection.declare(Objects(queues=(nowhere,)))
+    for asked in (
+        connection.depth("town.nobody"),
+        connection.open_consuming("town.nobody", prefetch=1),
+        connection.declare(Objects(queues=(nowhere,))),
+    ):
+        with pytest.raises(NotFound):
+            await asked
 
 
 async def test_an_answer_queue_belongs_to_its_connection_alone(under_test: BrokerUnderTest) -> None:
@@ -286,10 +287,9 @@ async def test_an_answer_queue_belongs_to_its_connection_alone(under_test: Broke
     ):
         consuming = await owner.open_consuming(ANSWERS.name, prefetch=1)
         await owner.declare(world(ANSWERS))
-        with pytest.raises(Refusal):
-            await other.open_consuming(ANSWERS.name, prefetch=1)
-        with pytest.raises(Refusal):
-            await other.depth(ANSWERS.name)
+        for asked in (other.open_consuming(ANSWERS.name, prefetch=1), other.depth(ANSWERS.name)):
+            with pytest.raises(Refusal):
+                await asked
 
         await publish_bodies(other, 1, routing_key="answer")
 

@@ -131,41 +131,34 @@ GROWN = a_host(VCPU=8)
 FELLED = a_report(removed=(HOST,))
 
 
-@ON_POSTGRESQL
-async def test_a_tree_that_somebody_else_has_just_planted_is_not_written_over(client: StoreClient) -> None:
-    with pytest.raises(Transient, match="has just written the same provider"):
-        await _report_late(client, PLANTED, meanwhile=(PLANTED, GROWN))
-
-    assert await client.report_one(GROWN) == ReportAccepted(shape=2, shape_moved=False)
+BELOW = a_report(a_provider("host-1"), a_provider("numa-1", HOST))
+BELOW_OTHER = a_report(a_provider("host-2"), a_provider("numa-1", OTHER_HOST), root=OTHER_HOST)
+NAMESAKE = a_report(ReportedProvider(id=OTHER_HOST, name="host-1"), root=OTHER_HOST)
+WRITTEN = "has just written the same provider"
 
 
 @ON_POSTGRESQL
-async def test_a_provider_that_somebody_else_has_just_planted_is_not_moved(client: StoreClient) -> None:
-    below_other = a_report(a_provider("host-2"), a_provider("numa-1", OTHER_HOST), root=OTHER_HOST)
-    below = a_report(a_provider("host-1"), a_provider("numa-1", HOST))
+@pytest.mark.parametrize(
+    ("late", "meanwhile", "why", "shape"),
+    [
+        (PLANTED, (PLANTED, GROWN), WRITTEN, 2),
+        (BELOW_OTHER, (BELOW,), WRITTEN, 1),
+        (NAMESAKE, (PLANTED,), WRITTEN, 1),
+        # With what is left of it, its shapes go on where they were.
+        (PLANTED, (PLANTED, FELLED), "has just deleted the tree", 3),
+    ],
+    ids=["a tree", "a provider of another tree", "a name", "a tombstone"],
+)
+async def test_what_somebody_else_has_just_written_is_not_written_over(
+    client: StoreClient, late: ReportInventory, meanwhile: tuple[ReportInventory, ...], why: str, shape: int
+) -> None:
+    with pytest.raises(Transient, match=why):
+        await _report_late(client, late, meanwhile=meanwhile)
 
-    with pytest.raises(Transient, match="has just written the same provider"):
-        await _report_late(client, below_other, meanwhile=(below,))
-
-    assert (await client.provider(NUMA)).root == HOST
-
-
-@ON_POSTGRESQL
-async def test_a_name_that_somebody_else_has_just_taken_is_not_borne_twice(client: StoreClient) -> None:
-    namesake = a_report(ReportedProvider(id=OTHER_HOST, name="host-1"), root=OTHER_HOST)
-
-    with pytest.raises(Transient, match="has just written the same provider"):
-        await _report_late(client, namesake, meanwhile=(PLANTED,))
-
-    assert set(await client.providers()) == {HOST}
-
-
-@ON_POSTGRESQL
-async def test_a_tree_is_not_created_beside_a_tombstone_that_was_not_seen(client: StoreClient) -> None:
-    with pytest.raises(Transient, match="has just deleted the tree"):
-        await _report_late(client, PLANTED, meanwhile=(PLANTED, FELLED))
-
-    assert await client.report_one(PLANTED) == ReportAccepted(shape=3, shape_moved=True)
+    left = meanwhile[-1] is not FELLED
+    assert {each.root for each in (await client.providers()).values()} == ({HOST} if left else set())
+    again = meanwhile[-1] if left else PLANTED
+    assert await client.report_one(again) == ReportAccepted(shape=shape, shape_moved=not left)
 
 
 @ON_POSTGRESQL

@@ -76,22 +76,19 @@ async def raw(
     rabbitmq: RabbitMQUnderTest, user: str = ""
 ) -> AsyncIterator[Callable[[Attempt], Awaitable[str]]]:
     """Attempts as this user, each on a channel of its own; the answer is empty, or the reason of the refusal."""
-    connection = await aio_pika.connect(rabbitmq.url(user))
+    async with closing(await aio_pika.connect(rabbitmq.url(user))) as (connection,):
 
-    async def attempt(what: Attempt) -> str:
-        channel = connection.channel(on_return_raises=False)
-        await channel.initialize()
-        try:
-            await what(await channel.get_underlay_channel())
-        except aiormq.exceptions.ChannelClosed as refused:
-            return str(refused)
-        await channel.close()
-        return ""
+        async def attempt(what: Attempt) -> str:
+            channel = connection.channel(on_return_raises=False)
+            await channel.initialize()
+            try:
+                await what(await channel.get_underlay_channel())
+            except aiormq.exceptions.ChannelClosed as refused:
+                return str(refused)
+            await channel.close()
+            return ""
 
-    try:
         yield attempt
-    finally:
-        await connection.close()
 
 
 def publishes(
