@@ -29,14 +29,11 @@ def test_every_figure_is_of_an_operation_that_is_measured() -> None:
     assert {each.what for each in baseline()} <= {*LIMITS}
 
 
-@pytest.mark.parametrize("calls", [81.0, 100.0, 119.0])
-def test_a_cost_may_differ_a_little(calls: float) -> None:
-    assert problems("boot", {"calls": calls}, baseline(FIGURES)) == []
-
-
 @pytest.mark.parametrize(
     ("costs", "told"),
     [
+        # A cost may differ a little.
+        *(({"calls": calls}, "") for calls in (81.0, 100.0, 119.0)),
         ({"calls": 121.0}, "boot: 121 calls, and the figure is 100 (at most 1.2 times as many)"),
         ({"calls": 79.0}, "boot: only 79 calls: lower the figure, 100"),
         ({}, "boot: calls has a figure, and is not measured"),
@@ -44,4 +41,4 @@ def test_a_cost_may_differ_a_little(calls: float) -> None:
     ],
 )
 def test_a_problem_says_what_is_dearer_than_before(costs: dict[str, float], told: str) -> None:
-    assert problems("boot", costs, baseline(FIGURES)) == [told]
+    assert problems("boot", costs, baseline(FIGURES)) == ([told] if told else [])
