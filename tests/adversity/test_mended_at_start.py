@@ -165,5 +165,4 @@ async def test_a_database_that_is_mended_step_by_step() -> None:
     finally:
         await proxy.close()
         await under_test.close()
-        await administer(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-        await administer(f'DROP ROLE IF EXISTS "{name}"')
+        await administer(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)', f'DROP ROLE IF EXISTS "{name}"')

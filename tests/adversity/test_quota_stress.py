@@ -30,7 +30,7 @@ from tests.contracts.placement_orders import (
     consumer,
     provider,
 )
-from tests.contracts.sql_stores import a_session, as_owner
+from tests.contracts.sql_stores import administer, as_owner, rows_of
 from tests.contracts.store_client import StoreClient
 from tests.running import closing
 
@@ -86,17 +86,20 @@ async def test_a_first_limit_that_waits_for_no_claims_would_be_noticed(
 async def stressed(url: str) -> Run:
     run = Run(CONSUMERS)
     stores = [PlacementStore(url, pool_size=2) for _ in range(WORKERS)]
-    async with a_session(as_owner(url)) as connection, closing(*stores):
-        await connection.execute("TRUNCATE consumers, holders, quotas; DROP TABLE IF EXISTS looks CASCADE")
-        await connection.execute("DROP FUNCTION IF EXISTS look CASCADE")
-        await connection.execute("UPDATE providers SET used = '{}', consumers = 0")
-        await connection.execute(_WATCH)
+    await administer(
+        "TRUNCATE consumers, holders, quotas; DROP TABLE IF EXISTS looks CASCADE",
+        "DROP FUNCTION IF EXISTS look CASCADE",
+        "UPDATE providers SET used = '{}', consumers = 0",
+        _WATCH,
+        url=as_owner(url),
+    )
+    async with closing(*stores):
         await StoreClient(stores[0]).report(*[a_host(name, VCPU=10_000) for name in HOSTS])
         await at_once(
             lambda number, chance: work(StoreClient(stores[number]), run, chance), operate(stores[0], run)
         )
         over = "SELECT max(instances), count(*) FROM looks WHERE instances > allowed"
-        ((most, count),) = await connection.fetch(over)
+        ((most, count),) = await rows_of(as_owner(url), over)
         if count:
             run.faults.append(f"{count} commits have up to {most} instances, of {LIMIT}")
         run.faults += [each for each in await stores[0].audit() if "quota" in each]

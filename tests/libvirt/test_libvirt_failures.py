@@ -39,21 +39,23 @@ def test_a_guest_has_its_files_and_none_is_left_after_its_end(host: Host) -> Non
 
 
 def write_wrong_images(folder: Path) -> None:
-    make = ("qemu-img", "create", "-q", "-f", "qcow2")
-    subprocess.run((*make, "-b", "/etc/passwd", "-F", "raw", folder / "backed", "1M"), check=True)
-    subprocess.run(
-        (*make, "-o", "compat=0.10", "-b", "/etc/passwd", "-F", "raw", folder / "old", "1M"), check=True
-    )
-    subprocess.run((*make, "-o", f"data_file={folder / 'data'}", folder / "apart", "1M"), check=True)
-    subprocess.run((*make, folder / "large", "2G"), check=True)
-    subprocess.run((*make, folder / "huge", "60T"), check=True)
+    backed = ("-b", "/etc/passwd", "-F", "raw")
+    for name, size, options in (
+        ("backed", "1M", backed),
+        ("old", "1M", ("-o", "compat=0.10", *backed)),
+        ("apart", "1M", ("-o", f"data_file={folder / 'data'}")),
+        ("large", "2G", ()),
+        ("huge", "60T", ()),
+        ("nothing", "0", ()),
+    ):
+        make = ("qemu-img", "create", "-q", "-f", "qcow2", *options)
+        subprocess.run((*make, folder / name, size), check=True)
     # As qemu-img would guess them; it would read the file that the first names.
     (folder / "vmdk").write_text(
         '# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType="monolithicFlat"\nRW 2 FLAT "/etc/passwd" 0\n'
     )
     (folder / "broken").write_bytes(b"QFI\xfb" + bytes(1024))
     (folder / "empty").touch()
-    subprocess.run((*make, folder / "nothing", "0"), check=True)
 
 
 def test_a_broken_image_is_named_with_both_digests(host: Host) -> None:

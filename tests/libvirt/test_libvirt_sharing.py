@@ -122,14 +122,14 @@ async def test_computes_of_two_cells_share_a_pool_that_an_operator_has_made(
 
 async def make_provider(cloud: LibvirtCloud, name: str, aggregate: AggregateId, total: int) -> None:
     provider = ProviderId(UUID(int=0x5A4))
-    await cloud.write(CreateProvider(id=provider, name=name))
-    await cloud.write(
-        SetInventories(
-            provider=provider, generation=0, inventories={"DISK_GB": ReportedInventory(total=total)}
-        )
-    )
-    await cloud.write(SetTraits(provider=provider, generation=1, traits=(SHARES,)))
-    await cloud.write(SetAggregates(provider=provider, generation=2, aggregates=(aggregate,)))
+    inventories = {"DISK_GB": ReportedInventory(total=total)}
+    for order in (
+        CreateProvider(id=provider, name=name),
+        SetInventories(provider=provider, generation=0, inventories=inventories),
+        SetTraits(provider=provider, generation=1, traits=(SHARES,)),
+        SetAggregates(provider=provider, generation=2, aggregates=(aggregate,)),
+    ):
+        await cloud.write(order)
 
 
 def test_a_pool_is_reported_once_and_not_if_hosts_see_different_ones() -> None:

@@ -375,17 +375,21 @@ class Operator:
     async def _set_quota(self, station: Station, planned: QuotaOrder) -> None:
         await until_s(planned.at_s)
         self._findings.log("operator", "{}", planned)
-        await self._ask(station, SetQuota(project=PROJECT, limits=planned.limits), WriteAnswered)
-        await self._ask(station, CreateFlavor(flavor=Flavor(name="f", vcpus=1)), FlavorsFound)
-        await self._ask(station, AskFlavors(), FlavorsFound)
         profile = DeviceProfile(name="fpga", groups=(DeviceGroup(resources={"FPGA": 1}),))
-        await self._ask(station, CreateDeviceProfile(profile=profile), DeviceProfilesFound)
-        await self._ask(station, AskDeviceProfiles(), DeviceProfilesFound)
-        await self._ask(station, DeleteDeviceProfile(name="fpga"), DeviceProfilesFound)
-        await self._ask(station, DeleteFlavor(name="f"), FlavorsFound)
-        await self._ask(station, AskQuotas(project=PROJECT), QuotasFound)
         request = BuildInstance(flavor=Flavor(vcpus=1, ram_mb=1, root_gb=1), project=PROJECT)
-        await self._ask(station, AskPlan(request=request), PlanFound)
+        asked: tuple[tuple[Message, type[Message]], ...] = (
+            (SetQuota(project=PROJECT, limits=planned.limits), WriteAnswered),
+            (CreateFlavor(flavor=Flavor(name="f", vcpus=1)), FlavorsFound),
+            (AskFlavors(), FlavorsFound),
+            (CreateDeviceProfile(profile=profile), DeviceProfilesFound),
+            (AskDeviceProfiles(), DeviceProfilesFound),
+            (DeleteDeviceProfile(name="fpga"), DeviceProfilesFound),
+            (DeleteFlavor(name="f"), FlavorsFound),
+            (AskQuotas(project=PROJECT), QuotasFound),
+            (AskPlan(request=request), PlanFound),
+        )
+        for question, answer in asked:
+            await self._ask(station, question, answer)
 
     async def _ask_why(self, station: Station) -> None:
         """Ask for plans, reasons, capabilities and explanations at several times of the run. The funnel of a plan

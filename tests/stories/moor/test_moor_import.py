@@ -350,17 +350,19 @@ async def test_what_was_built_here_stays_and_what_differs_is_named(home: Path) -
         assert specs == {"trait:HW_CPU_X86_AVX2": "required"}
 
         with NovaRows.again(addresses) as nova:
-            nova.change("harbour", "UPDATE instances SET display_name = 'other' WHERE uuid = ?", first)
-            nova.change("harbour", "UPDATE instances SET vm_state = 'stopped' WHERE uuid = ?", second)
-            nova.change("harbour", "UPDATE services SET disabled = 0 WHERE host = ?", BAD)
-            nova.change(
-                "placement", "UPDATE allocations SET used = 3 WHERE consumer_id = ? AND used = 2", second
-            )
-            nova.change(
-                "placement",
-                "UPDATE inventories SET allocation_ratio = 8.0 WHERE resource_provider_id = ? AND total = 32",
-                nova.provider_of(id_of("node", "harbour", BAD)),
-            )
+            of_bad = nova.provider_of(id_of("node", "harbour", BAD))
+            for database, change, of in (
+                ("harbour", "instances SET display_name = 'other' WHERE uuid", first),
+                ("harbour", "instances SET vm_state = 'stopped' WHERE uuid", second),
+                ("harbour", "services SET disabled = 0 WHERE host", BAD),
+                ("placement", "allocations SET used = 3 WHERE used = 2 AND consumer_id", second),
+                (
+                    "placement",
+                    "inventories SET allocation_ratio = 8.0 WHERE total = 32 AND resource_provider_id",
+                    of_bad,
+                ),
+            ):
+                nova.change(database, f"UPDATE {change} = ?", of)
         (built,) = (await cloud.json("boot", "--vcpus", "1", "--host", GOOD))["instances"]
 
         code, told = await imported(cloud, addresses, "--verify")
