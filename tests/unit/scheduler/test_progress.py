@@ -44,21 +44,22 @@ def test_nothing_is_missed_before_the_database_was_read() -> None:
     assert not progress.heard(at(9), "nine")
 
 
-def test_a_gap_is_closed_by_a_reading_that_reaches_to_its_end(progress: Progress) -> None:
-    assert progress.heard(at(13), "thirteen")
+@pytest.mark.parametrize(
+    ("heard", "reached", "cursor", "then"),
+    [
+        # A gap is closed by a reading that reaches to its end.
+        (at(13), at(12), "heard", at(14)),
+        # A message far ahead of what placement has published was false.
+        (at(11 + UNMARKED_MAX), at(10), "read", at(11)),
+    ],
+)
+def test_a_reading_closes_a_gap_or_shows_that_there_was_none(
+    progress: Progress, heard: LogPosition, reached: LogPosition, cursor: str, then: LogPosition
+) -> None:
+    assert progress.heard(heard, "heard")
 
-    progress.read(at(12), "twelve", heard=at(13))
+    progress.read(reached, "read", heard=heard)
 
-    assert progress.cursor == "thirteen"
-    assert not progress.heard(at(14), "fourteen")
-    assert progress.cursor == "fourteen"
-
-
-def test_a_message_far_ahead_of_what_placement_has_published_was_false(progress: Progress) -> None:
-    false = at(11 + UNMARKED_MAX)
-    assert progress.heard(false, "false")
-
-    progress.read(at(10), "ten", heard=false)
-
-    assert not progress.heard(at(11), "eleven")
-    assert progress.cursor == "eleven"
+    assert progress.cursor == cursor
+    assert not progress.heard(then, "then")
+    assert progress.cursor == "then"
