@@ -30,6 +30,7 @@ from bus.unreadable import Unreadable
 from bus.workers.consuming import Subscription
 from bus.workers.dead_letters import open_dead_letters
 from bus.workers.handling import Received, Said
+from bus.workers.set_aside import FailedRows, RowWork
 from bus.workers.station import Station
 from bus.workers.worker import Worker
 from engine.flavors import InstanceId, RequestId
@@ -50,6 +51,7 @@ from tests.contracts.stage import (
     order,
     parcel,
     send,
+    station,
     tried,
     until_empty,
     working,
@@ -132,6 +134,15 @@ async def test_one_at_which_two_processes_meet_a_bug_is_given_up_with_its_traceb
     assert "in trouble" in letter.reason
     assert letter.where == "second"
     assert letter.attempts == 1
+
+
+async def test_a_row_at_which_a_process_has_met_a_bug_is_tried_by_another_one(broker: Broker) -> None:
+    retried = asyncio.Queue[str]()
+    async with station(broker, "first") as first:
+        rows = FailedRows(first, WORK)
+        await rows.of("count rows", RowWork(retried.put)).met_bug("row 7", RuntimeError("a bug of ours"))
+        async with working(broker, Remembering(), name="second", handlers=rows.handlers):
+            assert await asyncio.wait_for(retried.get(), 30) == "row 7"
 
 
 PAUSE_MS = 200
