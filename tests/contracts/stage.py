@@ -37,6 +37,8 @@ SETTINGS = varied(
     CONNECT_DELAY_MS_MAX=100,
     ask_again_ms=100,
     answer_timeout_ms=20_000,
+    # A busy machine makes no host silent.
+    host_down_s=1_000.0,
 )
 
 

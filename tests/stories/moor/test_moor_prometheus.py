@@ -104,7 +104,7 @@ async def _make_trouble(cloud: Up) -> None:
     await cloud.says(0, "", "boot", "--flavor", "metal")
     await cloud.says(0, "", "resize", booted["instances"][0]["id"], "--vcpus", "2")
     await cloud.run("boot", "--vcpus", "500", "--count", "20")
-    await cloud.run("boot", "--vcpus", "500", "--wait-for-room", "60", "--no-wait")
+    await cloud.run("boot", "--vcpus", "500", "--wait-for-room", "3600", "--no-wait")
     await cloud.run("boot", "--vcpus", "1", "--host", "harbour-host-00001")
     nodes = await cloud.json("node", "list")
     await cloud.run("node", "maintenance", "on", nodes[0]["id"], "--reason", "a test")
