@@ -223,7 +223,8 @@ def again(these: Judges | Judge, verdict: Verdict) -> str:
     answer = these.ask(Job({PLANTED: verdict.bug}, (by,), KIND_S_MAX))
     if answer.failed or answer.under_way_s:
         return ""
-    return f"{verdict.line}: {answer.problem or 'not seen any more'}"
+    how = "it did not begin in time" if answer.cut_off else "it passes with the bug"
+    return f"{verdict.line}: {answer.problem or how}"
 
 
 def table() -> Iterator[str]:
