@@ -247,7 +247,7 @@ def styled(markup: str) -> Text:
 
 
 def text_of(cell: Cell) -> Text:
-    """What is shown, and so measured, of a cell: control characters as escapes."""
+    """The text of a cell as it is shown and measured: control characters are escapes."""
     if isinstance(cell, str):
         return Text(printable(cell))
     return cell.text if isinstance(cell, Amount) else cell

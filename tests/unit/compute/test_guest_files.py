@@ -43,7 +43,7 @@ def images(tmp_path: Path) -> CachedImages:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> list[GuestFolder]:
-    """Of two attempts."""
+    """The folders of two attempts."""
     made = GuestFolders(str(tmp_path), "h1")
     made.begin()
     return [made.of(SPAWN.instance, attempt) for attempt in (1, 2)]
