@@ -1,6 +1,4 @@
-"""What runs until a block of a test ends, and what is closed then: one way for the parts of workers, for stores and for sessions;
-and what a store does in a transaction of its own.
-"""
+"""Parts of workers run until a block of a test ends; stores and sessions are closed then. `once` does one thing in its own transaction."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -41,7 +41,7 @@ async def test_a_process_has_its_own_arguments_environment_and_output() -> None:
     ("ending", "code"),
     [
         *(("returns", 0), ("exits", 7), ("refuses", 1), ("fails", 1), ("is_interrupted", -signal.SIGINT)),
-        # What a program leaves behind is told when it ends.
+        # It leaves an object that only the garbage collector frees, and a function to call at its end.
         ("leaves", 0),
     ],
 )

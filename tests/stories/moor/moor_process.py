@@ -140,11 +140,12 @@ async def moor_json(*arguments: str, **environment: str) -> Any:
 
 
 async def moor_says(code: int, said: Said, *arguments: str, **environment: str) -> Result:
-    """Run it; it ends with this code, and all this is in what it prints, wherever the lines break."""
+    """Run it; it ends with this code and without a traceback, and all this is in what it prints, wherever the lines break."""
     ran = await moor(*arguments, **environment)
     printed = " ".join((ran.out + ran.err).replace("│", " ").split())
     texts = (said,) if isinstance(said, str) else said
     assert (ran.code, [each for each in texts if " ".join(each.split()) not in printed]) == (code, []), ran
+    assert "Traceback" not in ran.err, ran
     return ran
 
 
