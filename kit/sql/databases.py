@@ -85,6 +85,14 @@ class _Session:
         """Run this work in the session's thread. Calls run one after the other."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self.here, work)
 
+    async def roll_back(self) -> None:
+        """Roll back what work in the session's thread has begun. Work that still runs there for a cancelled caller ends first."""
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._roll_back)
+
+    def _roll_back(self) -> None:
+        if self._connection is not None:
+            _end("ROLLBACK", self._connection)
+
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
         self._executor.shutdown()
@@ -120,6 +128,9 @@ class SqliteTransaction:
         self._busy_s = busy_s
         self._writes = writes
         self._is_lazy = is_lazy
+        # Has any work been given to the session? Only the event loop writes it, so it is known whether there is anything to
+        # roll back, while the session's thread may still open the file for a caller that was cancelled.
+        self._is_used = False
         self._is_begun = False
 
     async def run(
@@ -131,6 +142,7 @@ class SqliteTransaction:
                 driver_of(connection).execute("BEGIN")
             return work(connection, *args, **kwargs)
 
+        self._is_used = True
         with transients():
             if self._writes:
                 await self._begin_writing()
@@ -171,10 +183,9 @@ class SqliteTransaction:
                 self._session.here(partial(_end, "COMMIT"))
 
     async def roll_back(self) -> None:
-        """Roll back the transaction. If a commit still runs for a cancelled caller, wait for it first."""
-        if self._is_begun:
+        if self._is_used:
             with transients():
-                await self._session.in_thread(partial(_end, "ROLLBACK"))
+                await self._session.roll_back()
 
 
 def _begin_immediate(busy_s: float, connection: Connection) -> None:

@@ -3,10 +3,11 @@
 import asyncio
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine, event
 
 from kit.sql import driver_of, open_database, read_once, write_once
 from tests.running import closing
@@ -73,3 +74,36 @@ async def test_a_caller_that_is_cancelled_again_and_again_leaves_the_next_writer
         await asyncio.gather(first, return_exceptions=True)
 
         assert "next" in [name[:5] for name in await read_once(database, read)]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_reader_that_is_cancelled_leaves_no_transaction_to_the_next_one(
+    tmp_path: Path, *, is_open: bool
+) -> None:
+    """Its work goes on in another thread, which may still open the file, and has begun nothing yet."""
+    begins, may_end = threading.Event(), threading.Event()
+
+    def take_long(*_: object) -> None:
+        begins.set()
+        assert may_end.wait(10)
+
+    async with closing(open_database(f"sqlite:///{tmp_path / 'shared.db'}")) as (database,):
+        await write_once(database, made)
+        if is_open:
+            await read_once(database, read)
+        else:
+            event.listen(Engine, "connect", take_long)
+        first = asyncio.create_task(read_once(database, take_long if is_open else read))
+        await asyncio.to_thread(begins.wait, 10)
+        first.cancel()
+        second = asyncio.create_task(read_once(database, read))
+        # Time to begin, if it does not wait for the first.
+        await asyncio.sleep(0.01)
+        may_end.set()
+
+        try:
+            assert await second == []
+        finally:
+            if not is_open:
+                event.remove(Engine, "connect", take_long)
+        assert first.cancelled()
