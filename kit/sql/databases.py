@@ -128,25 +128,23 @@ class SqliteTransaction:
         self._busy_s = busy_s
         self._writes = writes
         self._is_lazy = is_lazy
-        # Has any work been given to the session? Only the event loop writes it, so it is known whether there is anything to
-        # roll back, while the session's thread may still open the file for a caller that was cancelled.
-        self._is_used = False
+        # Only the event loop writes it: so it knows that there is something to roll back while the session's thread may still
+        # open the file for a caller that was cancelled.
         self._is_begun = False
 
     async def run(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         def begun_work(connection: Connection) -> T:
-            if not self._is_begun:
-                self._is_begun = True
+            if begins:
                 driver_of(connection).execute("BEGIN")
             return work(connection, *args, **kwargs)
 
-        self._is_used = True
         with transients():
             if self._writes:
                 await self._begin_writing()
-                return self._session.here(begun_work)
+                return self._session.here(lambda connection: work(connection, *args, **kwargs))
+            begins, self._is_begun = not self._is_begun, True
             return await self._session.in_thread(begun_work)
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
@@ -183,7 +181,7 @@ class SqliteTransaction:
                 self._session.here(partial(_end, "COMMIT"))
 
     async def roll_back(self) -> None:
-        if self._is_used:
+        if self._is_begun:
             with transients():
                 await self._session.roll_back()
 
