@@ -17,11 +17,10 @@ help: ## list the targets
 demo: $(RUNS) ## run the demo, with simulated hosts
 	@.venv/bin/moor demo
 
-# The types are checked while tests wait.
-test: $(INSTALLED) ## lint, types, layers, docs, and the tests on real servers: the same ones at every commit
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint layers docs compiled-tests
+# The other checks run while tests wait.
+test: lint ## lint, types, layers, docs, and the tests on real servers: the same ones at every commit
 	@echo '== tests'
-	@$(PYTHON) -m tests.servers --brokers 2 --browser --libvirt -- $(MAKE) --no-print-directory --jobs=3 --output-sync=target broker-tests other-tests types
+	@$(PYTHON) -m tests.servers --brokers 2 --browser --libvirt -- $(MAKE) --no-print-directory --jobs=4 --output-sync=target broker-tests other-tests types layers docs
 
 # One folder of tests after the other. Those that passed are not run again until a file changes, so it goes on where it was.
 proof: checks ## the same, with all tests: tests/stages.py
@@ -51,18 +50,18 @@ build/proof/$(STATE)/planted:
 	@touch $@
 
 # The test processes all start at the same time, and each would compile every file. So one process compiles all files before, while
-# style and docs are checked. Its errors are ignored here: the tests report them.
-compiled-tests:
+# other things are checked. Its errors are ignored here: the tests report them.
+compiled-tests: $(INSTALLED)
 	@$(PYTHON) -m pytest --collect-only -qq >/dev/null 2>&1 || true
 
 # Some tests with the real broker stop it, so each test process has its own broker; with only one broker there is one process. These
 # tests mostly wait, so the other tests run at the same time.
-broker-tests:
+broker-tests: compiled-tests
 	@$(PYTHON) -m pytest -m 'rabbitmq and not proof' --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15
 
 # The simulation's files take longest, so they start first.
-other-tests:
-	@$(PYTHON) -m pytest tests/simulation tests -m 'not rabbitmq and not proof' --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40
+other-tests: compiled-tests
+	@$(PYTHON) -m pytest tests/simulation tests -m 'not rabbitmq and not proof' --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 40
 
 lint: $(INSTALLED) ## style, and formatting
 	@echo '== lint'

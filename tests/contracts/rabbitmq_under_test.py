@@ -104,7 +104,7 @@ def evaluate(expression: str) -> str:
 _inside = InsideBroker(lambda expression: ctl("eval", expression), CTL_S_MAX)
 
 
-class _Hosts:
+class Hosts:
     """A stock of empty virtual hosts. They, and the users that tests added, are removed when the process ends."""
 
     def __init__(self) -> None:
@@ -210,7 +210,12 @@ class _Hosts:
             self._remove()
         else:
             atexit.register(self._remove_all)
-        self._unused = [f"test-{self._run}-{self._count + n}" for n in range(HOSTS_AT_ONCE)]
+            # All forks of one process are the same run, and one that was killed has left its hosts.
+            evaluate(
+                f'[rabbit_vhost:delete(H, <<"tests">>) || H <- rabbit_vhost:list_names(), '
+                f'string:prefix(H, "{self._name("")}") =/= nomatch], ok'
+            )
+        self._unused = [self._name(self._count + n) for n in range(HOSTS_AT_ONCE)]
         self._count += HOSTS_AT_ONCE
         everyone = urlsplit(_variable(URL_VARIABLE)).username or "guest"
         everything = {"user": everyone, "configure": ".*", "write": ".*", "read": ".*"}
@@ -220,6 +225,9 @@ class _Hosts:
                 "permissions": [everything | {"vhost": name} for name in self._unused],
             }
         )
+
+    def _name(self, number: int | str) -> str:
+        return f"test-{self._run}-{number}"
 
     def _remove(self, *, users: Iterable[str] = ()) -> None:
         gone, self._left = sorted(self._left), set()
@@ -249,7 +257,7 @@ def _binaries(names: Iterable[str]) -> str:
     return ", ".join(f'<<"{name}">>' for name in names)
 
 
-_hosts = _Hosts()
+_hosts = Hosts()
 
 
 def import_definitions(*definitions: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:

@@ -21,6 +21,7 @@ from bus.messages.administration import (
     UnknownTrait,
     UpdateProvider,
 )
+from bus.messages.placement import InventoryInUse
 from tests.contracts.admin_client import AdminClient, allocations, holding
 from tests.contracts.placement_orders import (
     HOST,
@@ -232,6 +233,10 @@ async def test_holders_of_a_provider_are_paged_each_with_all_that_it_holds(admin
 async def test_a_provider_is_either_deleted_or_held(admin: AdminClient) -> None:
     """Either the delete or the claim comes first."""
     other = AdminClient(admin.store)
+    await admin.add_provider("host-1", VCPU=1)
+    assert await other.write(allocations(holding(WEB, *amounts(HOST, VCPU=1)))) == Done()
+    in_use = InventoryInUse(provider=HOST, resource="VCPU", used=1)
+    assert await admin.write(DeleteProvider(id=HOST)) == in_use
     for number in range(12):
         host = await admin.add_provider(f"h{number}", VCPU=1)
         who = consumer(f"c{number}")

@@ -4,9 +4,11 @@ The tests use raw AMQP, without our own port, as an attacker with a cell's passw
 """
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from itertools import product
 from typing import Any, cast
 
@@ -41,6 +43,8 @@ from bus.workers.sending import Link
 from kit.errors import AccessRefused, ConnectionLost, ConsumerCancelled, Interrupted
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.rabbitmq_under_test import (
+    URL_VARIABLE,
+    Hosts,
     RabbitMQUnderTest,
     evaluate,
 )
@@ -132,6 +136,17 @@ async def depths(rabbitmq: RabbitMQUnderTest) -> dict[str, int]:
 
 
 # A consumer that its queue has forgotten
+
+
+async def test_a_fork_of_the_tests_gets_hosts_without_the_queues_that_one_before_it_left() -> None:
+    stock = Hosts()
+    before = deepcopy(stock)
+    host = before.take()
+    async with await aio_pika.connect(f"{os.environ[URL_VARIABLE].rstrip('/')}/{host}") as connection:
+        await (await connection.channel()).declare_queue("left")
+
+    assert stock.take() == host
+    assert evaluate(f'rabbit_amqqueue:list(<<"{host}">>)') == "[]"
 
 
 async def test_a_call_that_nobody_answered_comes_again_and_says_so(rabbitmq: RabbitMQUnderTest) -> None:
