@@ -20,7 +20,7 @@ demo: $(RUNS) ## run the demo, with simulated hosts
 # The other checks run while tests wait.
 test: lint ## lint, types, layers, docs, and the tests on real servers: the same ones at every commit
 	@echo '== tests'
-	@$(PYTHON) -m tests.servers --brokers 2 --browser --libvirt -- $(MAKE) --no-print-directory --jobs=4 --output-sync=target broker-tests other-tests types layers docs
+	@$(PYTHON) -m tests.servers --brokers 2 --libvirt -- $(MAKE) --no-print-directory --jobs=4 --output-sync=target broker-tests other-tests types layers docs
 
 # One folder of tests after the other. Those that passed are not run again until a file changes, so it goes on where it was.
 proof: checks ## the same, with all tests: tests/stages.py

@@ -19,7 +19,7 @@ from tests.planted.matrix import Verdict, again, holds_still, says, slice_of, tr
 from tests.planting import MUTANT, PLANTED
 from tests.waiting import PATIENCE, NeverTrueError, wait_for
 
-IN_SLICE = 8
+IN_SLICE = 5
 FILE = "tests/unit/placement/test_claims.py"
 CAPACITY = Place("engine/inventories.py", "capacity_of")
 SWAP = Place("placement_worker/core/swaps.py", "swap")

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(
 CELLS = ("c1", "c2")
 WORKERS = ("placement-1", "placement-2", "scheduler-1", "scheduler-2", "conductor-c1", "conductor-c2")
 HOSTS = 200
-BOOTS = pytest.mark.parametrize("boots", [1500, pytest.param(5000, marks=pytest.mark.proof)])
+BOOTS = pytest.mark.parametrize("boots", [600, pytest.param(5000, marks=pytest.mark.proof)])
 KILLED_COMPUTE = "c1"
 DELETED_EVERY = 10
 IS_OVER = ("active", "error", "deleted")
