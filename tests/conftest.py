@@ -31,7 +31,7 @@ for name in [*os.environ]:
         del os.environ[name]
 os.environ |= {"XDG_STATE_HOME": NOWHERE, "XDG_CONFIG_HOME": NOWHERE}
 _taken: list[socket.socket] = []
-settings.register_profile("moorage", derandomize=True, deadline=None, max_examples=25)
+settings.register_profile("moorage", derandomize=True, deadline=None, max_examples=40)
 settings.register_profile("proof", settings.get_profile("moorage"), max_examples=120)
 settings.load_profile("moorage")
 
