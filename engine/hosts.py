@@ -175,6 +175,11 @@ INSTANCES_MAX = "max_instances_per_host"
 IO_OPS_MAX = "max_io_ops_per_host"
 TRAIT = "trait:"
 MULTIPLIER = "_weight_multiplier"
+# A flavor names the policy by an extra spec of this name, too.
+POLICY = "moor:policy"
+# spread: the host with the most free amounts is the best. fill: the one with the least. fit: the one that loses the least room for
+# the shapes that this cloud is usually asked for.
+POLICIES = ("spread", "fill", "fit")
 
 LIMIT_MAX = 1_000_000
 # Properties of images that only aggregates are chosen by.
@@ -217,9 +222,15 @@ def _why_wrong(key: str, value: str, multipliers: Collection[str]) -> str:
     if key.startswith(TENANTS) or key == FLAVORS:
         listed = "flavors" if key == FLAVORS else "projects"
         return "" if items_of(value) else f"it lists {listed}, separated by commas, and names none"
+    if key == POLICY:
+        return why_no_policy(value)
     if key.endswith(MULTIPLIER):
         return _why_no_multiplier(key, value, multipliers)
     return _why_no_limit(value) if key in (INSTANCES_MAX, IO_OPS_MAX) else _why_no_trait(key, value)
+
+
+def why_no_policy(value: str) -> str:
+    return "" if value in POLICIES else f"a policy is {', '.join(POLICIES[:-1])} or {POLICIES[-1]}"
 
 
 def _why_no_limit(value: str) -> str:

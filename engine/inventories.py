@@ -190,6 +190,16 @@ class ServerGroup(Value, frozen=True):
     max_per_host: Positive = 1
 
 
+class ShapeRoom(Value, frozen=True):
+    """One of the shapes that are usually asked for: what an instance of it takes, and its share of recent requests. `fit` is how many
+    more of it the hosts have room for that take new instances, if nothing else is built.
+    """
+
+    amounts: dict[ResourceClass, Integer]
+    share: Annotated[float, Meta(ge=0, le=1)]
+    fit: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+
+
 class GroupMember(Value, frozen=True, array_like=True):
     """A member of a server group: a consumer, the host on which it lives, and the attempt by which it came there."""
 

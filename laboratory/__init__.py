@@ -17,4 +17,10 @@ COMMANDS = {
         "load",
         "Build many instances, as fast as possible or at a rate, measure the time and cost of each, and audit the result.",
     ),
+    "replay": (
+        _PANEL,
+        "laboratory.replay.command",
+        "replay",
+        "Play a trace of arrivals against the choice of hosts, and say what each policy refuses.",
+    ),
 }

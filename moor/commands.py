@@ -123,8 +123,8 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
     "history": (
         INSTANCES,
         "moor.instances.move_commands",
-        "history",
-        "Show the orders for an instance: when each came, from which user, and how it ended.",
+        "history_app",
+        "What was done with instances: the orders for one, or all arrivals as a trace for `moor replay`.",
     ),
     "delete": (
         INSTANCES,
@@ -191,6 +191,12 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
         "moor.overview.status_command",
         "status",
         "Show the whole cloud on one screen: what is wrong, cells, room, workers, queues. Exit code 1 if anything is wrong.",
+    ),
+    "capacity": (
+        OPERATING,
+        "moor.overview.status_command",
+        "capacity",
+        "Show how much room is left: of each resource class, and for each shape that is usually asked for.",
     ),
     "top": (
         OPERATING,

@@ -276,8 +276,10 @@ class Commands(click.Group):
     # What commands of an earlier release are now, without `moor`.
     MOVED: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, help: str) -> None:  # noqa: A002 - as Click calls it
+    def __init__(self, help: str, *, otherwise: str = "") -> None:  # noqa: A002 - as Click calls it
+        """`otherwise` is the verb that is meant where the first word is none: `moor history web` is `moor history show web`."""
         super().__init__(help=help, no_args_is_help=True, context_settings=CONTEXT)
+        self._otherwise = otherwise
 
     def verb(self, name: str = "", *, help: str | None = None) -> Callable[[F], F]:  # noqa: A002 - as Click calls it
         """Add this command; or the one that calls this function, which has its name if none is given."""
@@ -304,6 +306,12 @@ class Commands(click.Group):
         self.callback = called
         return function
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        items = super().shell_complete(ctx, incomplete)
+        for each in self.commands[self._otherwise].params[:1] if self._otherwise else ():
+            items += each.shell_complete(ctx, incomplete)
+        return items
+
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return [*self.commands]
 
@@ -313,6 +321,8 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as wrong:
+            if self._otherwise:
+                return self._otherwise, self.commands[self._otherwise], args
             before = " ".join([*ctx.command_path.split()[1:], wrong.command_name])
             if (now := self.MOVED.get(before)) is not None:
                 ctx.fail(f"`moor {before}` is `moor {now}` now")

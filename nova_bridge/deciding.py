@@ -455,6 +455,7 @@ class NovaNeeds:
     def spec_of(self, request: NovaRequest, hosts: Mapping[UUID, ProviderId]) -> InstanceSpec | str:
         """The needs of the request, with what follows from where other instances are; or why no host can do."""
         spec, build = request.spec, request.build
+        self._picture.usual.note(spec.amounts, len(request.instances))
         together = self._names_with(build.same_host, hosts)
         spec = structs.replace(
             spec,

@@ -33,7 +33,8 @@ from bus.workers.handling import Handlers, answering
 from bus.workers.station import Station
 from engine.candidates.columns import Flags, Ints
 from engine.hosts import HostState
-from engine.inventories import ProviderId, capacity_of
+from engine.inventories import ProviderId, ShapeRoom, capacity_of
+from engine.picture.columns import PictureColumns
 from engine.picture.picture import Picture
 from kit.errors import Operational
 from kit.metrics import Numbers, Readings, limited
@@ -77,10 +78,8 @@ def capacities(picture: Picture) -> Capacities:
     """By cell and resource class; without cells that have nothing of a class."""
     columns = picture.columns
     rows = slice(columns.rows)
-    there = columns.present[rows] & columns.provided[rows]
+    there, takes_new = columns.present[rows] & columns.provided[rows], _taking_new(columns)
     cell = columns.cell[rows]
-    is_down = np.isin(cell, [*columns.cells_down])
-    takes_new = there & columns.registered[rows] & columns.up[rows] & columns.enabled[rows] & ~is_down
     names = columns.cells.names
     found: dict[tuple[str, str], CellCapacity] = {}
     for resource, stock in columns.stocks.items():
@@ -92,6 +91,43 @@ def capacities(picture: Picture) -> Capacities:
             sums.add(int(capacity[code]), int(used[code]), int(free[code]))
     _add_pools(picture, found)
     return found
+
+
+def _taking_new(columns: PictureColumns) -> Flags:
+    """The hosts on which new instances may be built."""
+    rows = slice(columns.rows)
+    taking: Flags = columns.present[rows] & columns.provided[rows] & columns.registered[rows]
+    return (
+        taking
+        & columns.up[rows]
+        & columns.enabled[rows]
+        & ~np.isin(columns.cell[rows], [*columns.cells_down])
+    )
+
+
+def shapes_of(picture: Picture) -> tuple[ShapeRoom, ...]:
+    """The shapes that are usually asked for, and how many of each fit on hosts by their own inventories."""
+    taking = np.flatnonzero(_taking_new(picture.columns))
+    stocks = picture.columns.stocks
+    return tuple(
+        ShapeRoom(
+            amounts=dict(shape.amounts),
+            share=round(shape.share, 4),
+            fit=sum(
+                np.min(
+                    [
+                        np.maximum(stocks[resource].free[taking], 0) // amount
+                        for resource, amount in shape.amounts
+                        if amount
+                    ],
+                    axis=0,
+                ).tolist()
+            )
+            if all(resource in stocks for resource, _ in shape.amounts)
+            else 0,
+        )
+        for shape in picture.usual.all()
+    )
 
 
 def _add_pools(picture: Picture, found: dict[tuple[str, str], CellCapacity]) -> None:
@@ -300,6 +336,7 @@ class Overviews:
             waiting=WaitsForRoom(count=work.waiting, oldest=work.oldest_wait),
             moving=dict(work.moves),
             stages=self._workers.stages.times(),
+            shapes=shapes_of(self._picture),
         )
 
 

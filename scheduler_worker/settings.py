@@ -25,7 +25,7 @@ from kit.settings import Count, CountOr0, Seconds, Section, require
 FILTERS_GROUP = "moorage.filters"
 WEIGHERS_GROUP = "moorage.weighers"
 _OF_FILTERS = ("name", "is_per_instance", "reads", "woken_by", "scopes", "image_keys", "passes", "reason")
-_OF_WEIGHERS = ("name", "multiplier", "minimum", "reads", "woken_by", "weigh")
+_OF_WEIGHERS = ("name", "multiplier", "minimum", "reads", "woken_by", "under", "weigh")
 
 
 def filters_of(settings: PluginSettings) -> Mapping[str, Filter]:
@@ -241,6 +241,7 @@ SCHEDULER = Section(
     reloaded=frozenset(
         (
             # The plugins are made of these again (wiring.py).
+            "policy",
             *MULTIPLIERS,
             "metrics_weights",
             "host_subset_size",

@@ -36,12 +36,13 @@ import numpy as np
 from msgspec import Struct, structs
 
 from engine.candidates.columns import Floats, Rows
-from engine.choosing.hosts import Draft, Hosts, Searching
+from engine.choosing.hosts import Draft, Hosts
 from engine.choosing.plugins import Plugins, passing, room_on, together
 from engine.flavors import InstanceId
 from engine.inventories import GroupId
 from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
+from engine.requests.spec import needs_of
 from kit.parts import grown
 from scheduler_worker.core.instances.rows import InstanceRow, Turn
 from scheduler_worker.store_sql import WaitingInstance
@@ -461,7 +462,7 @@ def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) 
     rows = rows[room_by_sums(Hosts(draft, rows), spec) >= 1]
     if not len(rows):
         return rows
-    hosts = Hosts(draft, rows, search=Searching.LATER)
+    hosts = Hosts(draft, rows)
     return rows[passing(hosts, spec, plugins.filters, hosts.everyone())]
 
 
@@ -479,8 +480,9 @@ def _qualifying_rows(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: R
     with_room = [*rows[~filling.flags[rows]].tolist(), *(row for row in likely if filling.ways(row))]
     if with_room or len(likely) == len(searched):
         return np.array(with_room, dtype=np.intp)
-    hosts = Hosts(draft, rows, search=Searching.TOGETHER)
-    return rows[passing(hosts, spec, plugins.filters, hosts.everyone())]
+    among = np.zeros(draft.columns.rows, dtype=np.bool_)
+    among[rows] = True
+    return np.flatnonzero(draft.compounds.able(needs_of(spec), among))
 
 
 def room_by_sums(hosts: Hosts, spec: InstanceSpec) -> Floats:

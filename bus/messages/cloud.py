@@ -9,7 +9,7 @@ from msgspec import Meta
 from bus.broker import chunks
 from bus.message import AnswerMessage, CellMessage, Kind, Message, Route, StrictMessage
 from bus.messages.build import CellHeard, CellLife
-from engine.inventories import Integer, Label, Moment, Natural, ResourceClass, Value
+from engine.inventories import Integer, Label, Moment, Natural, ResourceClass, ShapeRoom, Value
 
 # A message and its envelope must fit into a parcel.
 VALUES_BYTES_MAX = 248 * 1024
@@ -259,7 +259,8 @@ class Overview(AnswerMessage, frozen=True, tag="overview.found"):
 
     `instances` counts those that are not deleted. `uses` counts hosts and what they share, `fill` only hosts, of those that
     placement and the schedulers know. `workers_left_out` had no room in the message. `moving` counts the moves that are under way, by their kind.
-    `stages` are those that boots went through in the last hour, as far as the scheduler has run so long.
+    `stages` are those that boots went through in the last hour, as far as the scheduler has run so long. `shapes` are those of the
+    requests that this scheduler got, the most frequent first.
     """
 
     made_at: Moment
@@ -274,4 +275,5 @@ class Overview(AnswerMessage, frozen=True, tag="overview.found"):
     moving: dict[Label, Natural] = {}
     workers_left_out: Natural = 0
     stages: tuple[StageTimes, ...] = ()
+    shapes: tuple[ShapeRoom, ...] = ()
     age_s: Duration = 0.0

@@ -37,10 +37,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
-from engine.candidates.columns import Rows
+from engine.candidates.columns import Flags, Rows
 from engine.choosing.compounds import CompoundFill, Parts, ProviderAmount
 from engine.choosing.explaining import explain
-from engine.choosing.hosts import Draft, Hosts, Leaving, Searching
+from engine.choosing.hosts import Draft, Hosts
 from engine.choosing.plugins import (
     FULL,
     Plugins,
@@ -49,7 +49,6 @@ from engine.choosing.plugins import (
     Weighing,
     alike,
     passing,
-    weighing_by,
 )
 from engine.hosts import INSTANCES_MAX, UNLIMITED
 from engine.inventories import ALTERNATES_MAX, Choice, ResourceAmount, ShapeSeen, Share
@@ -80,15 +79,23 @@ class _Batch(NamedTuple):
     """The arguments of one call of `choose`, and what is made from them once for all its specs."""
 
     draft: Draft
-    weighing: Weighing
     plugins: Plugins
     salt: int
     alternates: int
     draw: int
+    # By the name of a policy that specs ask for.
+    weighings: dict[str, Weighing]
+
+    def weighing(self, spec: InstanceSpec) -> Weighing:
+        found = self.weighings.get(spec.policy)
+        if found is None:
+            metadata = self.draft.picture.aggregates
+            found = self.weighings[spec.policy] = self.plugins.weighing(spec.policy, metadata)
+        return found
 
 
 def choose(
-    picture: Picture,
+    cloud: Picture | Draft,
     specs: Sequence[InstanceSpec],
     plugins: Plugins,
     salt: int,
@@ -96,19 +103,17 @@ def choose(
     *,
     draw: int = 0,
     explained_max: int | None = None,
-    leaving: Sequence[Leaving] = (),
 ) -> list[Chosen | NoValidHost]:
     """Choose a host for one instance of each spec, in their order; for several instances the caller repeats the spec.
 
     The picture is not changed: the caller that claims a choice holds it there. `draw` is a random number, needed only
     if plugins give an instance any of several best hosts. At most `explained_max` refusals of different specs are
-    explained; other refusals have a funnel without steps. The instances `leaving` count as gone from their hosts.
+    explained; other refusals have a funnel without steps. With a draft (`what_if`), hosts are chosen from that, and the choices
+    are written into it.
     """
-    draft = Draft(picture, plugins.way_judges)
-    for gone in leaving:
-        draft.give_back(gone)
-    weighing = weighing_by(plugins.weighers, picture.aggregates)
-    batch = _Batch(draft, weighing, plugins, salt, alternates, draw)
+    draft = cloud if isinstance(cloud, Draft) else Draft(cloud, plugins.way_judges)
+    picture = draft.picture
+    batch = _Batch(draft, plugins, salt, alternates, draw, {})
     outcomes: dict[int, Chosen | NoValidHost] = {}
     explained = 0
     for spec, positions in alike(picture, specs, plugins).items():
@@ -139,11 +144,11 @@ def more_alternates(
     """
     draft = Draft(picture, plugins.way_judges)
     in_cell = np.equal(draft.columns.cell[: draft.columns.rows], draft.columns.cells.find(cell))
-    rows = np.flatnonzero(plugins.qualifying(Hosts(draft, search=Searching.TOGETHER), spec) & in_cell)
+    rows = np.flatnonzero(plugins.able(draft, spec) & in_cell)
     if not len(rows):
         return ()
     hosts = Hosts(draft, rows)
-    weighing = weighing_by(plugins.weighers, picture.aggregates)
+    weighing = plugins.weighing(spec.policy, picture.aggregates)
     scoring = Scoring(hosts, spec, weighing, picture.preferences(salt))
     best = hosts.rows_at(scoring.best(ALTERNATE_POOL_MAX, None).positions).tolist()
     choices = Choices(draft, spec, draft.filling(spec), plugins.instances_max)
@@ -184,7 +189,8 @@ def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Cho
     chosen: list[Chosen] = []
     # Hosts are ranked first, and searched only when an instance takes them, unless the result of the search is a part of the rank: if the
     # request prefers traits or classes, or if weighers compare hosts.
-    searches_late = batch.draft.must_search(spec) and not (spec.prefers_something or batch.weighing.compares)
+    weighing = batch.weighing(spec)
+    searches_late = batch.draft.must_search(spec) and not (spec.prefers_something or weighing.compares)
     spares: tuple[int, ...] = _SPARES if searches_late else ()
     while len(chosen) < instances:
         left = 1 if _one_by_one(batch, spec) else instances - len(chosen)
@@ -217,9 +223,10 @@ def _choose_in_pool(
     With `spare`, hosts are ranked by their columns: the pool has that many hosts more than are needed, and a compound
     host is searched only when an instance takes it.
     """
-    draft, weighing, plugins, salt, alternates, draw = batch
-    hosts, among = Hosts(draft, search=Searching.TOGETHER if spare is None else Searching.LATER), None
-    qualify = plugins.qualifying(hosts, spec)
+    draft, plugins, salt, alternates, draw, _ = batch
+    weighing = batch.weighing(spec)
+    hosts, among = Hosts(draft), None
+    qualify = plugins.able(draft, spec) if spare is None else _may_qualify(draft, spec, plugins, hosts)
     qualified = int(np.count_nonzero(qualify))
     if not qualified:
         return [], True
@@ -249,6 +256,14 @@ def _choose_in_pool(
     chosen = pool[np.array(placings.places, dtype=np.intp)]
     counts = draft.hosts, qualified
     return _with_alternates(choices, chosen, placings.parts, pools, counts), not placings.is_cut_short
+
+
+def _may_qualify(draft: Draft, spec: InstanceSpec, plugins: Plugins, hosts: Hosts) -> Flags:
+    """The hosts that qualify by their columns, without those that were searched in this batch and had no way."""
+    qualify = plugins.qualifying(hosts, spec)
+    if full := draft.compounds.known_full(needs_of(spec)):
+        qualify = qualify & ~np.isin(np.arange(len(qualify)), full)
+    return qualify
 
 
 def _with_alternates(
@@ -542,10 +557,10 @@ def choose_together(
 ) -> list[Chosen] | NoValidHost:
     """A choice for each of these instances: all have the same host, and the same hosts as alternates, in the same order."""
     draft = Draft(picture, plugins.way_judges)
-    hosts = Hosts(draft, search=Searching.TOGETHER)
+    hosts = Hosts(draft)
     fits = hosts.present
     for spec in dict.fromkeys(specs):
-        qualify = plugins.qualifying(hosts, spec)
+        qualify = plugins.able(draft, spec)
         if not qualify.any():
             return explain(draft, spec, plugins)
         fits = fits & qualify
@@ -557,7 +572,7 @@ def choose_together(
     rows = rows[passing(with_others, specs[0], plugins.per_instance, with_others.everyone())]
     if not len(rows):
         return _none_together(picture, specs, plugins)
-    weighing = weighing_by(plugins.weighers, picture.aggregates)
+    weighing = plugins.weighing(specs[0].policy, picture.aggregates)
     scoring = Scoring(Hosts(draft, rows), specs[0], weighing, picture.preferences(salt))
     best = rows[scoring.best(len(rows), None).positions].tolist()
     turns = Turns(draft, specs, plugins)

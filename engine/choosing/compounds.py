@@ -14,6 +14,7 @@ budget, in steps: a host whose search is cut is not chosen, and the funnel says 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from functools import cached_property
 from math import isnan
 from typing import NamedTuple, Protocol
@@ -272,13 +273,26 @@ WAYS_PER_HOST = 8
 PREFERENCE_FACTOR = 1_000.0
 
 
+class Verdict(Enum):
+    """What the search says against a host."""
+
+    # It was cut, so nobody knows whether the host has room.
+    CUT = 1
+    # There is room, but not on providers with the traits.
+    NO_TRAITS = 2
+    NO_ROOM = 3
+    # There is room, but plugins allow none of the ways to take it.
+    STRUCK = 4
+
+
 class Found:
-    """The result of a search of all hosts. `flags` tells which hosts have a way to give what is needed. `cut` is the number of
-    steps after which the search of a host was cut, 0 if it was not. `struck` counts the ways of a host if
-    plugins allow none of them. `worth` is the value of the preferred traits of each host's best way.
+    """The result of a search of hosts. `searched` tells which hosts were searched, and `flags` which of them have a way to give what is
+    needed. `cut` is the number of steps after which the search of a host was cut, 0 if it was not. `struck` counts the
+    ways of a host if plugins allow none of them. `worth` is the value of the preferred traits of each host's best way.
     """
 
     def __init__(self, hosts: int) -> None:
+        self.searched = np.zeros(hosts, dtype=np.bool_)
         self.flags = np.zeros(hosts, dtype=np.bool_)
         self.cut = np.zeros(hosts, dtype=np.int64)
         self.struck = np.zeros(hosts, dtype=np.int64)
@@ -397,27 +411,35 @@ class Compounds:
         judged = Way(self._index, self.room, way)
         return sum([judge.judge(judged, needs) for judge in judges])
 
-    # All hosts at once
+    # Many hosts at once
 
-    def found(self, needs: Needs) -> Found:
+    def found(self, needs: Needs, among: Flags | None = None) -> Found:
+        """The result of the search of all hosts that must be searched, or of those among these hosts."""
         found = self._found.get(needs)
         if found is None:
-            among = self.flags(has_groups=bool(needs.groups))
-            found = self._found[needs] = self.search_all(needs, among)
+            found = self._found[needs] = Found(self._picture.columns.rows)
+        left = self.flags(has_groups=bool(needs.groups)) & ~found.searched
+        if among is not None:
+            left &= among
+        if left.any():
+            self._search_all(needs, left, found)
         return found
 
-    def found_room(self, needs: Needs) -> Found:
-        """The result of a search of all hosts for the amounts and granular groups of these needs alone, whatever traits
-        are asked for. It tells a refusal whether a host lacks room or traits.
-        """
-        alone = needs.of_room_alone()
-        if alone in self._found:
-            return self._found[alone]
-        with_traits = self.found(needs)
-        among = self.flags(has_groups=bool(needs.groups)) & ~with_traits.flags
-        found = self._found[alone] = self.search_all(alone, among)
-        found.flags |= with_traits.flags
-        return found
+    def able(self, needs: Needs, among: Flags) -> Flags:
+        """Those of these hosts that can give what is needed. A host that need not be searched passes."""
+        to_search = self.flags(has_groups=bool(needs.groups))
+        return among & (self.found(needs, among).flags | ~to_search)
+
+    def against(self, needs: Needs) -> Ints:
+        """For each host the number of the verdict that the search gives; 0 if it says nothing against the host."""
+        found = self.found(needs)
+        lost = found.searched & ~found.flags
+        room = self.found(needs.of_room_alone(), lost)
+        has_room = room.flags | (room.cut > 0) | (room.struck > 0)
+        verdicts = np.where(has_room, Verdict.NO_TRAITS.value, Verdict.NO_ROOM.value)
+        verdicts[found.struck > 0] = Verdict.STRUCK.value
+        verdicts[found.cut > 0] = Verdict.CUT.value
+        return np.where(lost, verdicts, 0)
 
     def worth(self, needs: Needs) -> Floats:
         """The value of preferred traits for each host that is searched, as of the first search of the batch."""
@@ -426,9 +448,9 @@ class Compounds:
             worth = self._worth[needs] = self.found(needs).worth
         return worth
 
-    def search_all(self, needs: Needs, among: Flags) -> Found:
+    def _search_all(self, needs: Needs, among: Flags, found: Found) -> None:
         columns, query = self._picture.columns, query_of(needs)
-        found = Found(columns.rows)
+        found.searched |= among
         hosts = np.flatnonzero(among & (columns.root[: columns.rows] >= 0))
         host_of = np.zeros(self._index.rows, dtype=np.intp)
         host_of[columns.root[hosts]] = hosts
@@ -453,7 +475,6 @@ class Compounds:
                     at = at[~struck]
                 found.add(at, trees.block.preference)
         found.struck[found.flags] = 0
-        return found
 
     def _by_pools(self, hosts: Rows) -> Iterator[tuple[frozenset[int], Rows]]:
         """Yields the roots of these hosts in groups, each with the pools of other cells, which the hosts of the group

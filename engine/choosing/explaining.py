@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import structs
 
-from engine.candidates.columns import Floats, Ints, Rows
+from engine.candidates.columns import Flags, Floats, Ints, Rows
 from engine.choosing.hosts import Draft, Hosts, OneHost
 from engine.choosing.plugins import Filter, Plugins
 from engine.inventories import capacity_of, near, near_in_words
 from engine.picture.picture import NO_HOST
 from engine.refusals import FunnelStep, Miss, NoValidHost
 from engine.requests.grammar import is_of_flavor
-from engine.requests.spec import InstanceSpec, Needs
+from engine.requests.spec import InstanceSpec, Needs, needs_of
 
 NEAREST = 3
 # A refusal explains so many of the hosts that a request names.
@@ -24,7 +24,8 @@ def explain(draft: Draft, spec: InstanceSpec, plugins: Plugins) -> NoValidHost:
     that names hosts is told why these do not qualify; any other request is told the nearest misses.
     """
     hosts = Hosts(draft)
-    first, failed = failures(hosts, spec, plugins)
+    passed = judged(hosts, spec, plugins)
+    first, failed = failures(passed)
     removed_by = [
         (one, removed)
         for number, one in enumerate(plugins.filters)
@@ -36,10 +37,10 @@ def explain(draft: Draft, spec: InstanceSpec, plugins: Plugins) -> NoValidHost:
         lacking += ~(hosts.stocked(resource) | (hosts.shared(resource) >= 0))
     steps = [_step(hosts, spec, one, removed, lacking) for one, removed in removed_by]
     if spec.hosts:
-        misses = list(_asked(hosts, spec, plugins))[:ASKED_MAX]
+        misses = list(_asked(hosts, spec, plugins, passed))[:ASKED_MAX]
     else:
         nearest = _nearest(hosts, failed, _shortfall(hosts, spec, lacking))
-        misses = [_miss(hosts, spec, plugins, at) for at in nearest]
+        misses = [_miss(hosts, spec, plugins, passed, at) for at in nearest]
     return NoValidHost(
         hosts=int(np.count_nonzero(hosts.present)),
         steps=tuple(steps),
@@ -64,16 +65,28 @@ def _unknown(draft: Draft, spec: InstanceSpec) -> Iterator[str]:
         yield f"no host has {name}{near_in_words(near(name, known))}"
 
 
-def failures(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> tuple[Ints, Ints]:
+def judged(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> list[Flags]:
+    """For each filter, which hosts pass it: of compound hosts the search says it, for the filters that stand for its verdicts."""
+    passed = [one.passes(hosts, spec) for one in plugins.filters]
+    if not hosts.some_are_searched(spec):
+        return passed
+    searched = hosts.are_searched(has_groups=bool(spec.groups))
+    against = hosts.of(hosts.compounds.against(needs_of(spec)))
+    return [
+        flags if one.verdict is None else np.where(searched, against != one.verdict.value, flags)
+        for one, flags in zip(plugins.filters, passed, strict=True)
+    ]
+
+
+def failures(passed: Sequence[Flags]) -> tuple[Ints, Ints]:
     """For each host, the number of the first filter that removes it (the number of all filters if none does), and how
-    many filters would remove it.
+    many filters would remove it. `passed` says for each filter which hosts pass it.
     """
-    first = np.full(len(hosts), len(plugins.filters), dtype=np.int64)
-    failed = np.zeros(len(hosts), dtype=np.int64)
-    for number, one in enumerate(plugins.filters):
-        passed = one.passes(hosts, spec)
-        first[~passed & (failed == 0)] = number
-        failed += ~passed
+    first = np.full(len(passed[0]), len(passed), dtype=np.int64)
+    failed = np.zeros(len(passed[0]), dtype=np.int64)
+    for number, flags in enumerate(passed):
+        first[~flags & (failed == 0)] = number
+        failed += ~flags
     return first, failed
 
 
@@ -87,7 +100,7 @@ def _step(hosts: Hosts, spec: InstanceSpec, one: Filter, removed: Rows, lacking:
     return FunnelStep(step=one.name, removed=len(removed), example=example)
 
 
-def _asked(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Iterator[Miss]:
+def _asked(hosts: Hosts, spec: InstanceSpec, plugins: Plugins, passed: Sequence[Flags]) -> Iterator[Miss]:
     unknown = 0
     for name in spec.hosts:
         places = np.flatnonzero(hosts.named((name,))).tolist()
@@ -96,14 +109,14 @@ def _asked(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Iterator[Miss]
             # To look for those near a name costs more than all else here.
             yield Miss(host=name, reason=hosts.picture.no_host(name) if unknown == 1 else NO_HOST)
         for at in places:
-            miss = _miss(hosts, spec, plugins, at)
+            miss = _miss(hosts, spec, plugins, passed, at)
             if miss.reason:
                 yield miss
 
 
-def _miss(hosts: Hosts, spec: InstanceSpec, plugins: Plugins, at: int) -> Miss:
+def _miss(hosts: Hosts, spec: InstanceSpec, plugins: Plugins, passed: Sequence[Flags], at: int) -> Miss:
     """The reasons of all filters that remove this host; empty if it qualifies."""
-    failed = [one for one in plugins.filters if not one.passes(hosts, spec)[at]]
+    failed = [one for one, flags in zip(plugins.filters, passed, strict=True) if not flags[at]]
     host = OneHost(hosts, at)
     return Miss(host=host.name, reason="; ".join(one.reason(host, spec) for one in failed))
 

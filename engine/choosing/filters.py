@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from engine.candidates.columns import Flags, Ints
-from engine.choosing.compounds import Found
+from engine.candidates.columns import Flags
+from engine.choosing.compounds import Verdict
 from engine.choosing.explaining import (
     shortfalls_of,
     shortfalls_of_compound,
@@ -18,7 +18,7 @@ from engine.choosing.explaining import (
     why_no_room,
     why_no_traits,
 )
-from engine.choosing.hosts import Hosts, OneHost, Searching
+from engine.choosing.hosts import Hosts, OneHost
 from engine.choosing.plugins import Filter, HostChange
 from engine.hosts import UNLIMITED, HostState, host_in_cell, least_of, names_clash, why_down, why_not_enabled
 from engine.picture.columns import HostProfile, PictureColumns
@@ -146,39 +146,35 @@ class BareMetalFilter(Filter):
 
 
 class BySearch(Filter):
-    """By the result of a search of compound hosts. `search` removes a host whose search was cut, so that nobody
-    knows whether it has room. `ways` removes a host of which plugins allow none of the ways that were found
-    (compounds.py).
+    """By the search of compound hosts alone. `search` removes a host whose search was cut, so that nobody knows whether it has
+    room. `ways` removes a host of which plugins allow none of the ways that were found (compounds.py).
     """
 
     reads = Needs.__struct_fields__
     woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
 
-    def __init__(self, name: str, against: Callable[[Found], Ints], words: str) -> None:
-        """`against` picks a column of the search's result; the filter removes the hosts whose number there is not 0.
-        `words` is the reason, with a place for that number.
-        """
+    def __init__(self, name: str, verdict: Verdict, words: str) -> None:
+        """`words` is the reason, with a place for the number that the search gives."""
         self.name = name
-        self._against = against
+        self.verdict = verdict
         self._words = words
 
-    def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
-        if hosts.search is Searching.LATER or not hosts.some_are_searched(spec):
-            return hosts.everyone()
-        return np.equal(hosts.of(self._against(hosts.found(needs_of(spec)))), 0)
+    def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
+        return hosts.everyone()
 
     def reason(self, host: OneHost, spec: InstanceSpec) -> str:
-        return self._words.format(self._against(host.hosts.found(needs_of(spec)))[host.row])
+        found = host.compounds.found(needs_of(spec))
+        return self._words.format((found.cut if self.verdict is Verdict.CUT else found.struck)[host.row])
 
 
 CUT = BySearch(
     "search",
-    lambda found: found.cut,
+    Verdict.CUT,
     "its search was cut after {} steps: it may have what is asked, to find out would cost too much",
 )
 STRUCK = BySearch(
     "ways",
-    lambda found: found.struck,
+    Verdict.STRUCK,
     "has room, but plugins allow none of the ways to take it that were found, {} in all",
 )
 
@@ -192,18 +188,19 @@ class Capacity(Filter):
     is_per_instance = True
     reads = Needs.__struct_fields__
     woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
+    verdict = Verdict.NO_ROOM
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
-        passed = hosts.everyone()
+        passed, is_searched = hosts.everyone(), hosts.some_are_searched(spec)
         for number, (resource, amount) in enumerate(spec.amounts):
             giving = hosts.giving(resource, amount)
-            if hosts.search is Searching.LATER and (shared := hosts.may_share(resource, amount)) is not None:
+            if is_searched and (shared := hosts.may_share(resource, amount)) is not None:
                 giving = giving | shared
             passed = passed & giving if number else giving
-        if not hosts.some_are_searched(spec):
-            return passed
-        # A host with candidates has room; to search for room alone costs more.
-        return hosts.decided(passed, needs_of(spec), by_room_alone=hosts.search is Searching.EACH)
+        if is_searched and hosts.take_more:
+            # Each is searched when an instance takes it.
+            return passed | hosts.are_searched(has_groups=bool(spec.groups))
+        return passed
 
     def reason(self, host: OneHost, spec: InstanceSpec) -> str:
         if spec.groups:
@@ -560,22 +557,14 @@ class TraitsFilter(Filter):
     name = "traits"
     reads = Needs.__struct_fields__
     woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
+    verdict = Verdict.NO_TRAITS
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if not spec.required and not spec.forbidden and not spec.groups:
             return hosts.everyone()
-        if hosts.search is Searching.LATER:
-            # Amounts do not count here.
-            of_groups = tuple([group.required for group in spec.groups])
-            return hosts.cached(_may_pass, spec.required, spec.forbidden, of_groups, is_steady=True)
-        passed = _passing_by_columns(hosts, spec.required, spec.forbidden)
-        if not hosts.some_are_searched(spec):
-            return passed
-        needs = needs_of(spec)
-        if hosts.search is Searching.TOGETHER:
-            return hosts.decided(passed, needs)
-        has_room = hosts.decided(hosts.everyone(), needs, by_room_alone=True)
-        return hosts.decided(passed, needs) | ~has_room
+        # Amounts do not count here.
+        of_groups = tuple([group.required for group in spec.groups])
+        return hosts.cached(_may_pass, spec.required, spec.forbidden, of_groups, is_steady=True)
 
     def reason(self, host: OneHost, spec: InstanceSpec) -> str:
         if spec.groups:
@@ -595,11 +584,6 @@ class TraitsFilter(Filter):
         return f"has room, but not at providers that together are {', '.join(asked)}"
 
 
-def _passing_by_columns(hosts: Hosts, required: tuple[str, ...], forbidden: tuple[str, ...]) -> Flags:
-    passed = hosts.with_all(required)
-    return passed & ~hosts.with_any(forbidden) if forbidden else passed
-
-
 def _may_pass(
     hosts: Hosts,
     required: tuple[str, ...],
@@ -610,5 +594,7 @@ def _may_pass(
     passes if its providers have them all.
     """
     may_have = hosts.may_have_all((*required, *chain.from_iterable(of_groups)))
-    by_columns = _passing_by_columns(hosts, required, forbidden)
-    return np.where(hosts.are_searched(has_groups=bool(of_groups)), may_have, by_columns)
+    has = hosts.with_all(required)
+    if forbidden:
+        has = has & ~hosts.with_any(forbidden)
+    return np.where(hosts.are_searched(has_groups=bool(of_groups)), may_have, has)

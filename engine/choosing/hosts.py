@@ -1,8 +1,11 @@
-"""The hosts that plugins see while a batch is decided, as columns: the choices of the batch count already."""
+"""The hosts that plugins see while a batch is decided, as columns: the choices of the batch count already.
+
+The columns of a compound host are sums over its tree. So a filter that passes one says that it may have what is asked, and the search
+of its providers decides (compounds.py).
+"""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from enum import Enum
 from functools import cached_property
 from typing import Any, TypeVarTuple
 
@@ -11,13 +14,14 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.candidates.columns import Flags, Floats, Ints, Rows, Scalar
-from engine.choosing.compounds import CompoundFill, Compounds, Found, WayJudge
+from engine.choosing.compounds import CompoundFill, Compounds, WayJudge
 from engine.hosts import ZONE, Aggregate, HostState, value_of
 from engine.inventories import (
     AggregateId,
     ConsumerId,
     GroupId,
     GroupMember,
+    ProviderId,
     ProviderState,
     ResourceAmount,
     ServerGroup,
@@ -25,7 +29,7 @@ from engine.inventories import (
 from engine.picture.columns import HostProfile
 from engine.picture.members import HostAggregates, Judge
 from engine.picture.picture import Picture
-from engine.requests.spec import InstanceSpec, Needs
+from engine.requests.spec import InstanceSpec
 
 # A picture with the choices that a batch has made so far. The picture itself is not changed: choices are written into
 # copies of its columns.
@@ -33,14 +37,28 @@ from engine.requests.spec import InstanceSpec, Needs
 Asked = TypeVarTuple("Asked")
 
 
-class Leaving(Struct, frozen=True):
-    """An instance that is to be resized and may stay on its host: the choice counts what it holds there as free. `row`
-    is the host's row in the picture, and `group` the instance's server group.
-    """
+class Occupant(Struct, frozen=True):
+    """A consumer with what it holds on a host, also from pools, and its server group."""
 
-    row: int
+    consumer: ConsumerId
+    host: ProviderId
     held: tuple[ResourceAmount, ...]
     group: ServerGroup | None = None
+
+
+def what_if(
+    picture: Picture,
+    judges: Sequence[WayJudge] = (),
+    *,
+    gone: Iterable[Occupant] = (),
+    there: Iterable[Occupant] = (),
+) -> "Draft":
+    """The picture as it would be if these consumers were gone from their hosts, and those were there."""
+    draft = Draft(picture, judges)
+    for occupants, times in ((gone, -1), (there, 1)):
+        for each in occupants:
+            draft.count(each, times)
+    return draft
 
 
 class Draft:
@@ -154,21 +172,23 @@ class Draft:
         else:
             self._write(rows, times, amounts, spec.server_group)
 
-    def give_back(self, leaving: Leaving) -> None:
-        """Count this instance as gone from its host, its pools and its server group. This is called before any choice
-        is made.
+    def count(self, occupant: Occupant, times: int) -> None:
+        """Count the consumer on its host, its pools and in its server group once more, or with -1 as gone from there. This is
+        called before any choice is made. A host that the picture does not have counts nothing.
         """
-        index, host = self.picture.index, self.columns.ids[leaving.row]
-        in_tree: Counter[str] = Counter()
-        for each in leaving.held:
+        host = self.picture.row_of(occupant.host)
+        if host < 0:
+            return
+        index, in_tree = self.picture.index, Counter[str]()
+        for each in occupant.held:
             row = index.row_of(each.provider)
             if row is None:
                 continue
-            if index.state(row).root == host:
+            if index.state(row).root == occupant.host:
                 in_tree[each.resource] += each.amount
-            if self.picture.compound[leaving.row]:
-                self.compounds.room.count(row, each.resource, -each.amount)
-        self._write(leaving.row, -1, in_tree, leaving.group)
+            if self.picture.compound[host]:
+                self.compounds.room.count(row, each.resource, times * each.amount)
+        self._write(host, times, in_tree, occupant.group)
 
     def _write(
         self, rows: Rows | int, times: Ints | int, amounts: Mapping[str, int], group: ServerGroup | None
@@ -193,19 +213,10 @@ class Draft:
 
 # Each has an entry for each host.
 KEPT_MAX = 64
+# More than is free on any host.
+_PLENTY = 2**40
 # If more than this part of all hosts took an instance, all are asked again: that costs less.
 _ASKED_AGAIN_PART = 1 / 8
-
-
-class Searching(Enum):
-    """What filters say of compound hosts, whose providers must be searched."""
-
-    # No host is searched: one passes if by its columns it may have what is needed.
-    LATER = "later"
-    # The filters together pass the hosts that the search finds; which of them removes another host does not matter.
-    TOGETHER = "together"
-    # Each filter removes the hosts that fail for its own reason.
-    EACH = "each"
 
 
 class Hosts:
@@ -222,11 +233,9 @@ class Hosts:
         rows: Rows | None = None,
         taken: Ints | None = None,
         amounts: Mapping[str, int] | None = None,
-        search: Searching = Searching.EACH,
     ) -> None:
         self.picture = draft.picture
         self.columns = draft.columns
-        self.search = search
         self._draft = draft
         self._rows = rows
         self._taken = taken
@@ -285,7 +294,7 @@ class Hosts:
             some = self._takers.get(span)
             if some is None:
                 rows = np.array(takers[seen:], dtype=np.intp)
-                some = self._takers[span] = Hosts(self._draft, rows, search=self.search)
+                some = self._takers[span] = Hosts(self._draft, rows)
             values[some.rows] = answer(some, *asked)
         if len(answers) >= KEPT_MAX:
             # The one that was asked for the longest time ago.
@@ -446,6 +455,24 @@ class Hosts:
             self.of(column) if self._taken is None or not amount else self.of(column) - self._taken * amount
         )
 
+    def lost_by(self, amounts: tuple[tuple[str, int], ...]) -> Floats | None:
+        """How much room for the usual shapes each host loses by one instance more with these amounts (engine/picture/usual.py).
+        Callers must not write into the array. None if nothing was asked for yet.
+        """
+        usual = self.picture.usual
+        if self._taken is not None or len(self) < self.columns.rows * _ASKED_AGAIN_PART:
+            return usual.lost_there(amounts, self.free_with_pools)
+        everyone = self if self._rows is None else Hosts(self._draft)
+        lost = usual.lost_by(amounts, everyone.free_with_pools, self._draft.takers)
+        return None if lost is None else self.of(lost)
+
+    def free_with_pools(self, resource: str) -> Ints:
+        """As `free`; but a host may take as much as it likes of what a pool shares with it."""
+        free = self.free(resource)
+        if not self.picture.index.sharing:
+            return free
+        return np.where(self.shared(resource) >= 0, _PLENTY, free)
+
     def giving(self, resource: str, amount: int) -> Flags:
         """The hosts that have this amount free, and whose inventories allow it: min_unit, max_unit and step_size.
         Callers must not write into the array.
@@ -458,30 +485,6 @@ class Hosts:
         """The largest free amount of a class at one provider that shares with the host; -1 where none shares it."""
         most = self.compounds.pools.most(resource)
         return np.full(len(self), -1, dtype=np.int64) if most is None else self.of(most)
-
-    def decided(self, by_columns: Flags, needs: Needs, *, by_room_alone: bool = False) -> Flags:
-        """The hosts that have what is needed. `by_columns` is the answer of the columns, which holds for all but
-        compound hosts; those are searched.
-
-        With `taken`, compound hosts pass, since each is searched when an instance takes it. A host whose search was cut
-        passes, too: another filter removes it. With `by_room_alone`, traits do not count.
-        """
-        has_groups = bool(needs.groups)
-        compounds = self._draft.searched(has_groups=has_groups)
-        if compounds is None:
-            return by_columns
-        flags = compounds.flags(has_groups=has_groups)
-        if self._taken is not None:
-            return by_columns | self.of(flags)
-        if self.search is Searching.LATER:
-            full = compounds.known_full(needs)
-            return (
-                by_columns & ~np.isin(np.arange(self.columns.rows)[self.rows], full) if full else by_columns
-            )
-        found = compounds.found_room(needs) if by_room_alone else compounds.found(needs)
-        # Hosts that were cut, and those whose ways were struck, are left to the filters that say so.
-        passed = found.flags | (found.cut > 0) | (found.struck > 0)
-        return np.where(self.of(flags), self.of(passed), by_columns)
 
     def are_searched(self, *, has_groups: bool) -> Flags:
         """The hosts whose providers must be searched, for needs with or without granular groups."""
@@ -503,12 +506,6 @@ class Hosts:
     def some_are_searched(self, spec: InstanceSpec) -> bool:
         """Must the providers of any host be searched for this spec?"""
         return self._draft.must_search(spec)
-
-    def found(self, needs: Needs) -> Found:
-        """The result of the search of all hosts that must be searched for these needs, by the rows of the picture."""
-        compounds = self._draft.searched(has_groups=bool(needs.groups))
-        assert compounds is not None, "some hosts are searched"
-        return compounds.found(needs)
 
     @property
     def compounds(self) -> Compounds:
@@ -535,6 +532,11 @@ class Hosts:
         everyone = Hosts(self._draft)
         load = np.bincount(everyone.domains(key), weights=everyone.busy("instances") * everyone.present)
         return load.astype(np.int64)
+
+    @property
+    def take_more(self) -> bool:
+        """Is each host assumed to have instances more than now?"""
+        return self._taken is not None
 
     @property
     def taken(self) -> Ints | int:

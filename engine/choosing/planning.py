@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from engine.candidates.columns import Flags, Rows, Scalar
 from engine.choosing.choosing import Chosen, choose, choose_together
-from engine.choosing.explaining import explain, failures
-from engine.choosing.hosts import Draft, Hosts, Leaving, OneHost, Searching
-from engine.choosing.plugins import BAND, Plugins, Scoring, room_on, together, weighing_by
+from engine.choosing.explaining import explain, failures, judged
+from engine.choosing.hosts import Draft, Hosts, OneHost
+from engine.choosing.plugins import BAND, Plugins, Scoring, room_on, together
 from engine.inventories import INSTANCES, ProviderId, QuotaState
 from engine.picture.picture import Picture
 from engine.refusals import (
@@ -49,7 +49,7 @@ def plan(
     flavor's.
     """
     draft = Draft(picture, plugins.way_judges)
-    rows = np.flatnonzero(plugins.qualifying(Hosts(draft, search=Searching.TOGETHER), spec))
+    rows = np.flatnonzero(plugins.able(draft, spec))
     funnel = explain(draft, spec, plugins)
     pools = tuple(_exhausted_pools(draft, spec))
     # Before the draft takes what is tried.
@@ -112,10 +112,10 @@ def reasons(
     """
     draft = Draft(picture, plugins.way_judges)
     hosts = Hosts(draft)
-    first, _ = failures(hosts, alternatives[0].spec, plugins)
+    first, _ = failures(judged(hosts, alternatives[0].spec, plugins))
     flavors = np.zeros(len(hosts), dtype=np.intp)
     for number, other in enumerate(alternatives[1:], 1):
-        passed, _ = failures(hosts, other.spec, plugins)
+        passed, _ = failures(judged(hosts, other.spec, plugins))
         newly = (passed == len(plugins.filters)) & (first < len(plugins.filters))
         first[newly], flavors[newly] = len(plugins.filters), number
     steps = [*(one.name for one in plugins.filters), QUALIFY]
@@ -413,10 +413,9 @@ class _Counting:
         self._passes += 1
         if needs_of(spec) != self._needs:
             self._trees += self._draft.hosts if spec.groups else self._compounds
-        hosts = Hosts(self._draft, search=Searching.TOGETHER)
         if not spec.amounts or self._trees > TREES_MAX or self._passes > PASSES_MAX:
-            return np.zeros(len(hosts), dtype=np.bool_)
-        return self._plugins.qualifying(hosts, spec)
+            return ~self._draft.everyone
+        return self._plugins.able(self._draft, spec)
 
 
 # How each host looks to a spec at one moment: which filter removes it, and how good it is. It is kept until it is known which host
@@ -479,18 +478,17 @@ class HostViews(Struct, frozen=True, eq=False):
 
 
 def views_of(
-    picture: Picture,
+    draft: Draft,
     spec: InstanceSpec,
     plugins: Plugins,
     *,
     salt: int,
     instances: int = 1,
-    leaving: Sequence[Leaving] = (),
 ) -> HostViews:
-    """How each host looks to each of so many instances. The instances `leaving` count as gone from their hosts."""
-    draft = _draft_without(picture, plugins, leaving)
+    """How each host of the draft looks to each of so many instances."""
+    picture = draft.picture
     hosts = Hosts(draft)
-    first, _ = failures(hosts, spec, plugins)
+    first, _ = failures(judged(hosts, spec, plugins))
     qualify = np.flatnonzero(hosts.present & (first == len(plugins.filters)))
     ids, names = tuple(picture.columns.ids[: len(hosts)]), tuple(one.name for one in plugins.filters)
     removed_by = first.astype(np.int32)
@@ -498,7 +496,7 @@ def views_of(
         return HostViews(ids, names, removed_by)
     some = Hosts(draft, qualify)
     scoring = Scoring(
-        some, spec, weighing_by(plugins.weighers, picture.aggregates), picture.preferences(salt)
+        some, spec, plugins.weighing(spec.policy, picture.aggregates), picture.preferences(salt)
     )
     counts = max(1, min(instances, COUNTS_MAX, ENTRIES_MAX // len(hosts)))
     amounts = dict(spec.amounts)
@@ -517,22 +515,13 @@ def views_of(
     return HostViews(ids, names, removed_by, tuple(below), parts)
 
 
-def reason_against(
-    picture: Picture, spec: InstanceSpec, plugins: Plugins, row: int, leaving: Sequence[Leaving] = ()
-) -> str:
+def reason_against(draft: Draft, spec: InstanceSpec, plugins: Plugins, row: int) -> str:
     """Why the host in this row does not qualify, by the first filter that removes it; empty if it does."""
-    hosts = Hosts(_draft_without(picture, plugins, leaving), np.array([row]))
-    for one in plugins.filters:
-        if not one.passes(hosts, spec)[0]:
+    hosts = Hosts(draft, np.array([row]))
+    for one, passed in zip(plugins.filters, judged(hosts, spec, plugins), strict=True):
+        if not passed[0]:
             return one.reason(OneHost(hosts, 0), spec)
     return ""
-
-
-def _draft_without(picture: Picture, plugins: Plugins, leaving: Sequence[Leaving]) -> Draft:
-    draft = Draft(picture, plugins.way_judges)
-    for each in leaving:
-        draft.give_back(each)
-    return draft
 
 
 def _among_all(values: NDArray[Scalar], rows: Rows, hosts: int) -> NDArray[Scalar]:

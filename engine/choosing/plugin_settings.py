@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from math import isfinite
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -40,6 +40,7 @@ from engine.choosing.plugins import MULTIPLIERS_MAX, Filter, Plugins, Weigher
 from engine.choosing.weighers import (
     FreeAmount,
     ImageCache,
+    LostShapes,
     MetricsWeight,
     NumInstances,
     Pci,
@@ -67,6 +68,7 @@ WEIGHERS = (
         "metrics",
         "spread",
         "image_cache",
+        "fit",
     ),
 )
 # At most the largest number that a column of a database has for a count.
@@ -95,6 +97,13 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
             description="The weighers that rank the hosts which pass the filters. A weigher of another package is NAME or NAME=MULTIPLIER."
         ),
     ] = WEIGHERS
+    policy: Annotated[
+        Literal["spread", "fill", "fit"],
+        Meta(
+            description="Which hosts are best: by spread the emptiest, by fill the fullest, by fit those that lose the least room for usual "
+            "shapes. moor:policy names another for a flavor or an aggregate."
+        ),
+    ] = "spread"
     cpu_weight_multiplier: Annotated[
         Multiplier,
         Meta(
@@ -184,6 +193,13 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
             "more; 0 leaves it out."
         ),
     ] = 0.0
+    fit_weight_multiplier: Annotated[
+        Multiplier,
+        Meta(
+            description="How much lost room for the usual shapes counts under the policy fit. Higher goes by it before builds under way and soft "
+            "groups."
+        ),
+    ] = 3.0
     metrics_weights: Annotated[
         tuple[str, ...],
         Meta(
@@ -284,6 +300,7 @@ STANDARD_WEIGHERS: Mapping[str, Callable[[PluginSettings], Weigher]] = {
         settings.metrics_weight_multiplier, settings.ratios, METRICS_UNAVAILABLE
     ),
     "spread": lambda settings: Spread(settings.spread_over, settings.spread_weight_multiplier),
+    "fit": lambda settings: LostShapes(settings.fit_weight_multiplier),
     "image_cache": lambda settings: ImageCache(settings.image_cache_weight_multiplier),
 }
 
@@ -328,6 +345,7 @@ def chosen_plugins(
             STRUCK,
         ),
         weighers=(PreferredWeight(PREFERRED_MULTIPLIER), *weighers),
+        policy=settings.policy,
         instances_max=instances_max,
         subset=settings.host_subset_size,
         read_by_others=frozenset(

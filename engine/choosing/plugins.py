@@ -10,18 +10,28 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from msgspec import Struct, structs
 
 from engine.candidates.columns import Flags, Floats, Ints, Rows
-from engine.choosing.compounds import WayJudge
+from engine.choosing.compounds import Verdict, WayJudge
 from engine.choosing.hosts import Draft, Hosts, OneHost
-from engine.hosts import FLAVORS, MULTIPLIER, ONLY_OF_AGGREGATES
+from engine.hosts import (
+    FLAVORS,
+    MULTIPLIER,
+    ONLY_OF_AGGREGATES,
+    POLICIES,
+    POLICY,
+    Aggregate,
+    least_of,
+    value_of,
+)
 from engine.picture.members import HostAggregates, HostPreferences
 from engine.picture.picture import Picture
-from engine.requests.spec import InstanceSpec, some_may_be_of_nodes
+from engine.requests.spec import InstanceSpec, needs_of, some_may_be_of_nodes
 
 # For all multipliers together: a score has 32 bits, beside the preference among equals.
 MULTIPLIERS_MAX = 1e7
@@ -54,6 +64,8 @@ class Filter(Protocol):
     is_per_instance: bool = False
     reads: tuple[str, ...] = ()
     woken_by: tuple[HostChange, ...] = ()
+    # What the search of a compound host says against it, if this filter stands for that.
+    verdict: Verdict | None = None
     # The prefixes (before the colon) of extra specs that it reads, and the image properties. Others are refused.
     scopes: tuple[str, ...] = ()
     image_keys: tuple[str, ...] = ()
@@ -80,6 +92,8 @@ class Weigher(Protocol):
     minimum: float | None = None
     reads: tuple[str, ...] = ()
     woken_by: tuple[HostChange, ...] = ()
+    # By the name of a policy: by what the multiplier is multiplied under it; under one that is not named, by 1.
+    under: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, multiplier: float) -> None:
         self.multiplier = multiplier
@@ -133,13 +147,15 @@ def _is_steady(one: Filter) -> bool:
 class Plugins(Struct, dict=True, eq=False):
     """The filters, in the order of the funnel, the weighers, and the judges of the ways of one host.
 
-    `instances_max` is the limit of instances for each host (0: none). Claims carry it, so that placement keeps the
-    limit however many schedulers choose at once. An instance gets one of the `subset` best hosts. `read_by_others` are
+    `policy` is the cloud's; a request, or a host's aggregate, may name another. `instances_max` is the limit of instances for
+    each host (0: none). Claims carry it, so that placement keeps the limit however many schedulers choose at once. An
+    instance gets one of the `subset` best hosts. `read_by_others` are
     the fields of a spec that plugins of other packages read. They change only by `become`.
     """
 
     filters: tuple[Filter, ...]
     weighers: tuple[Weigher, ...]
+    policy: str = ""
     instances_max: int = 0
     subset: int = 1
     read_by_others: frozenset[str] = frozenset()
@@ -161,7 +177,8 @@ class Plugins(Struct, dict=True, eq=False):
         self.__dict__.clear()
 
     def qualifying(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
-        """A flag for each of these hosts that passes all filters; callers must not write into the array.
+        """A flag for each of these hosts that passes all filters, a compound one as far as its columns say; callers must not write
+        into the array.
 
         Specs of one batch often differ in their amounts alone. So the steady filters are asked once for all specs that
         are equal in the fields which such filters read.
@@ -181,6 +198,30 @@ class Plugins(Struct, dict=True, eq=False):
     @cached_property
     def _read_by_steady(self) -> tuple[str, ...]:
         return tuple({field: None for one in self._steady for field in one.reads})
+
+    def able(self, draft: Draft, spec: InstanceSpec) -> Flags:
+        """A flag for each host that qualifies: it passes all filters, and if it is compound, the search finds a way."""
+        qualify = self.qualifying(Hosts(draft), spec)
+        compounds = draft.searched(has_groups=bool(spec.groups))
+        return qualify if compounds is None else compounds.able(needs_of(spec), qualify)
+
+    def weighing(self, asked: str, metadata: HostAggregates) -> "Weighing":
+        """The weighers that count under the policy that a request asks for; if it asks for none, under those of aggregates, or the
+        cloud's.
+        """
+        counting: list[tuple[Weigher, float | Floats]] = []
+        differ_by_policy = not asked and POLICY in metadata.keys
+        for each in self.weighers:
+            multiplier = each.multiplier * each.under.get(asked or self.policy, 1.0)
+            if differ_by_policy and each.under:
+                kinds = each.multiplier, tuple(each.under.items()), self.policy
+                counting.append((each, metadata.answers(_multiplier_in, multiplier_key(each), *kinds)))
+            elif metadata.has_multipliers and (key := multiplier_key(each)) in metadata.keys:
+                counting.append((each, metadata.numbers(key, multiplier)))
+            elif multiplier:
+                counting.append((each, multiplier))
+        compares = any(hasattr(each, "among") for each, _ in counting)
+        return Weighing(counting, compares, metadata.has_multipliers or differ_by_policy)
 
     @cached_property
     def per_instance(self) -> tuple[Filter, ...]:
@@ -399,15 +440,17 @@ class Weighing(NamedTuple):
     multipliers_differ: bool
 
 
-def weighing_by(weighers: Sequence[Weigher], metadata: HostAggregates) -> Weighing:
-    counting: list[tuple[Weigher, float | Floats]] = []
-    for each in weighers:
-        if metadata.has_multipliers and (key := multiplier_key(each)) in metadata.keys:
-            counting.append((each, metadata.numbers(key, each.multiplier)))
-        elif each.multiplier:
-            counting.append((each, each.multiplier))
-    compares = any(hasattr(each, "among") for each, _ in counting)
-    return Weighing(counting, compares, metadata.has_multipliers)
+def _multiplier_in(
+    aggregates: tuple[Aggregate, ...],
+    key: str,
+    multiplier: float,
+    under: tuple[tuple[str, float], ...],
+    policy: str,
+) -> float:
+    """How much a weigher counts for hosts in these aggregates: as they say themselves, else under their policy."""
+    named = value_of(POLICY, aggregates)
+    otherwise = multiplier * dict(under).get(named if named in POLICIES else policy, 1.0)
+    return least_of(aggregates, key, otherwise)
 
 
 class _Scale(NamedTuple):

@@ -1,6 +1,7 @@
 """The weighers."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ class FreeAmount(Weigher):
 
     minimum = 0.0
     woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
+    under = MappingProxyType({"fill": -1.0, "fit": 0.0})
 
     def __init__(self, name: str, resource: str, multiplier: float = 1.0) -> None:
         self.name = name
@@ -59,6 +61,19 @@ class MetricsWeight(Weigher):
         for name, ratio in self.ratios.items():
             total += ratio * hosts.metric(name)
         return np.where(np.isnan(total), self.unavailable, total)
+
+
+class LostShapes(Weigher):
+    """A host is better if an instance takes less of its room for the usual shapes."""
+
+    name = "fit"
+    reads = ("amounts",)
+    woken_by = (HostChange.PROVIDERS, HostChange.USAGE)
+    under = MappingProxyType({"spread": 0.0, "fill": 0.0})
+
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | None:
+        lost = hosts.lost_by(spec.amounts)
+        return None if lost is None else -lost
 
 
 class NumInstances(Weigher):

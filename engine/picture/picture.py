@@ -37,6 +37,7 @@ from engine.picture.members import (
     sharing_of,
     with_new_hosts,
 )
+from engine.picture.usual import UsualShapes
 
 # Numbers by the column that they are for, with their rows: so each column is written once for a batch.
 _Gathered = defaultdict[PictureStock, tuple[list[int], list[int]]]
@@ -74,6 +75,7 @@ class Picture:
         self.touched = TouchedHosts()
         self.groups = GroupMembers(self.touched.add_group)
         self.aggregates = HostAggregates()
+        self.usual = UsualShapes()
         self._named: dict[str, set[int]] = {}
         # Made when an error first needs it; None again when a host comes or goes.
         self._known_names: SortedNames | None = None

@@ -62,6 +62,12 @@ class GranularPolicy(NamedTuple):
     policy: str
 
 
+class AskedPolicy(NamedTuple):
+    """The policy by which the hosts of this request are weighed."""
+
+    policy: str
+
+
 class SameSubtree(NamedTuple):
     suffixes: tuple[str, ...]
     field: str
@@ -98,6 +104,7 @@ RequestPart = (
     | PreferredClass
     | AskedTrait
     | GranularPolicy
+    | AskedPolicy
     | SameSubtree
     | CellOfGuest
     | NearCells

@@ -12,6 +12,7 @@ from engine.requests.grammar import (
     GROUP_POLICY,
     PREFERRED,
     SAME_SUBTREE,
+    AskedPolicy,
     AskedTrait,
     CellOfGuest,
     DefaultAmount,
@@ -126,6 +127,11 @@ def groups_of(parts: Sequence[RequestPart], needed: Needed) -> tuple[GranularGro
 def policy_of(parts: Sequence[RequestPart]) -> str:
     """The request's group policy; empty if it has none."""
     return next((part.policy for part in parts if isinstance(part, GranularPolicy)), "")
+
+
+def weighed_by(parts: Sequence[RequestPart]) -> str:
+    """The policy by which the request wants hosts weighed; empty if it names none."""
+    return next((part.policy for part in parts if isinstance(part, AskedPolicy)), "")
 
 
 def subtrees_of(parts: Sequence[RequestPart]) -> tuple[tuple[str, ...], ...]:

@@ -19,8 +19,10 @@ from engine.guests import (
     is_guest_key,
     is_host_key,
 )
+from engine.hosts import POLICY, why_no_policy
 from engine.inventories import CUSTOM, INTEGER_MAX, AggregateId, Vocabulary
 from engine.requests.grammar import (
+    AskedPolicy,
     AskedTrait,
     CellOfGuest,
     DefaultAmount,
@@ -42,6 +44,7 @@ from engine.requests.groups import (
     problems_of_groups,
     subtrees_of,
     traits_that_are,
+    weighed_by,
 )
 from engine.requests.spec import (
     PROFILE,
@@ -110,6 +113,7 @@ def read_request(
         near=tuple([(part.suffix, part.nearness) for part in parts if isinstance(part, NearCells)]),
         member_of=tuple(sorted({_in_order(any_of) for any_of in request.member_of})),
         forbidden_aggregates=_in_order(request.forbidden_aggregates),
+        policy=weighed_by(parts),
         image_properties=tuple(
             sorted((part.key, part.value) for part in parts if isinstance(part, ImageProperty))
         ),
@@ -137,6 +141,9 @@ def _parts_of(
 
 def _extra_spec(key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[str]) -> RequestPart:
     field = f"flavor.extra_specs.{key}"
+    if key == POLICY:
+        why = why_no_policy(value)
+        return RequestProblem(field, value, why) if why else AskedPolicy(value)
     part = read_grouped(field, key, value, vocabulary)
     if part is not None:
         return part
@@ -169,6 +176,7 @@ def _known(keys: frozenset[str]) -> str:
         "traitN:TRAIT",
         "group_policy",
         "same_subtree",
+        POLICY,
     )
     return f"known are {', '.join((*grouped, *sorted(keys)))}"
 

@@ -126,6 +126,8 @@ class InstanceSpec(Needs, frozen=True, omit_defaults=True):
     forbidden_aggregates: tuple[AggregateId, ...] = ()
     server_group: ServerGroup | None = None
     image: str = ""
+    # The name of a policy (engine/hosts.py); empty: those of the hosts' aggregates, or the cloud's.
+    policy: str = ""
     # Only hosts of this cell; empty: of any.
     cell: str = ""
 

@@ -71,7 +71,7 @@ from engine.flavors import (
     Wait,
 )
 from engine.hosts import HostMode, HostState, host_in_cell
-from engine.inventories import InventoryState, ProviderState, QuotaState, ReportedInventory
+from engine.inventories import InventoryState, ProviderState, QuotaState, ReportedInventory, ShapeRoom
 from engine.refusals import FunnelStep, HostVerdict, Miss, NoValidHost
 from moor.client.client import Client, SyncClient, SyncListing, SyncSentRequest
 from moor.client.dead_letters import group_of
@@ -191,6 +191,7 @@ __all__ = [
     "ReportedInventory",
     "RequestId",
     "SentRequest",
+    "ShapeRoom",
     "Size",
     "StageTimes",
     "StateName",

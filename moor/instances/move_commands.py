@@ -3,17 +3,19 @@ follows it. `moor stop`, `start` and `reboot` switch it where it is, and `moor r
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
 
 import click
 from msgspec import Struct
 
+from kit.times import now
 from moor.client import Change, Client, FlavorChange, SentRequest, order_id
 from moor.flags import Commands, argument, option
 from moor.instances.instances_command import Following, follow_order
 from moor.instances.requests import FlavorOptions, ImageOptions, OrderId, image_name_in, move_wait_of
-from moor.options import ID, BusUrl, Output, Project, with_client
+from moor.options import ID, BusUrl, Output, Project, check_writable, say, tell, with_client
 from moor.resource_commands import (
     complete_instances,
     completes,
@@ -22,6 +24,7 @@ from moor.resource_commands import (
 )
 from moor.resources import HISTORY, HOST, IMAGE, MIGRATION
 from moor.showing import print_all
+from moor.traces import ArrivedInstance, arrived, write_trace
 
 InstanceArgument = Annotated[
     str, argument(metavar=ID, help="An active instance.", completes=complete_instances)
@@ -327,7 +330,14 @@ migration_app.verb()(confirm)
 migration_app.verb()(revert)
 
 
-def history(
+history_app = Commands(
+    "What was done with instances: the orders for one, or all arrivals as a trace for `moor replay`.",
+    otherwise="show",
+)
+
+
+@history_app.verb("show")
+def show_history(
     named: Annotated[str, argument(metavar=ID, help="An instance.", completes=complete_instances)],
     bus: BusUrl = "",
     *,
@@ -336,6 +346,40 @@ def history(
 ) -> None:
     """Show the orders for an instance: when each came, from which user, and how it ended."""
     print_all(with_client(bus, lambda moor: _changes(moor, named), project=project), HISTORY)
+
+
+@history_app.verb("export")
+def export(
+    file: Annotated[Path, argument(metavar="FILE", help="Where to write it: CSV.")],
+    bus: BusUrl = "",
+    *,
+    project: Project = "",
+) -> None:
+    """Write which instances were asked for, when, and how long each lived, as a trace for `moor replay`. It names no instance, no
+    project and no host.
+
+    Schedulers forget deleted instances after a while ([scheduler] horizon_s), so a trace goes back only so far.
+    """
+    check_writable("FILE", file)
+    count, left_out = with_client(bus, lambda moor: _export(moor, file), project=project)
+    say(f"{count:,} instances are in {file}")
+    if left_out:
+        tell(f"{left_out:,} are left out: they never had a host, or are on bare-metal nodes", "yellow")
+
+
+async def _export(moor: Client, file: Path) -> tuple[int, int]:
+    found: list[ArrivedInstance] = []
+    left_out = 0
+    async for page in moor.list_instances(order="age").pages():
+        for state, details in zip(page.instances, page.details, strict=True):
+            amounts = details.size.amounts if details.size is not None and details.placed_at else {}
+            ended_at = state.changed_at if state.state == "deleted" else None
+            one = arrived(details.accepted_at, ended_at, str(state.request_id), amounts)
+            if one is None:
+                left_out += 1
+            else:
+                found.append(one)
+    return write_trace(file, found, now()), left_out
 
 
 async def _changes(moor: Client, named: str) -> list[Change]:

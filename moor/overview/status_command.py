@@ -1,4 +1,4 @@
-"""`moor status` and `moor top`: the whole cloud on one screen, once or live, and whether it is healthy."""
+"""`moor status`, `moor capacity` and `moor top`: the whole cloud on one screen, once or live, and whether it is healthy."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ from moor.client import (
     ClientError,
     Durations,
     Overview,
+    ShapeRoom,
     StageTimes,
     WorkerHeard,
 )
@@ -101,6 +102,17 @@ def status(
         out.print(overview_in_words(view))
     if troubles:
         raise click.exceptions.Exit(NOT_DONE)
+
+
+def capacity(bus: BusUrl = "", cells: Cells = "", *, _output: Output = None) -> None:
+    """Show how much room is left: of each resource class, and for each shape that is usually asked for."""
+    settings = command_settings(bus=bus, cells=cells)
+    overview = run_with(client(settings), lambda moor: moor.overview(once=True))
+    uses = uses_in_all(overview.uses)
+    if wants_document():
+        print_json({"uses": uses, "shapes": overview.shapes})
+        return
+    out.print(Group(Rows(uses, USES), Text(), Rows(overview.shapes, SHAPES)))
 
 
 def top(
@@ -207,19 +219,26 @@ CELLS = Columns[tuple[CellState, CellFill | None]](
 )
 
 
-def main_uses(uses: Sequence[ClassUse]) -> list[ClassUse]:
-    """The uses that an overview names, summed over all cells."""
-    used, capacity = Counter[str](), Counter[str]()
+def uses_in_all(uses: Sequence[ClassUse]) -> list[ClassUse]:
+    """The sums over all cells; the classes first that an operator sizes hosts by."""
+    used, capacities = Counter[str](), Counter[str]()
     for each in uses:
         used[each.resource_class] += each.used
-        capacity[each.resource_class] += each.capacity
-    named = [
-        ClassUse(resource_class=name, cell="", used=used[name], capacity=capacity[name])
-        for name in capacity
-        if name in MAIN_CLASSES or used[name] >= capacity[name] * NEARLY_USED_UP
-    ]
+        capacities[each.resource_class] += each.capacity
     order = {name: place for place, name in enumerate(MAIN_CLASSES)}
-    return sorted(named, key=lambda each: (order.get(each.resource_class, len(order)), each.resource_class))
+    return [
+        ClassUse(resource_class=name, cell="", used=used[name], capacity=capacities[name])
+        for name in sorted(capacities, key=lambda name: (order.get(name, len(order)), name))
+    ]
+
+
+def main_uses(uses: Sequence[ClassUse]) -> list[ClassUse]:
+    """The uses that an overview names, summed over all cells."""
+    return [
+        each
+        for each in uses_in_all(uses)
+        if each.resource_class in MAIN_CLASSES or each.used >= each.capacity * NEARLY_USED_UP
+    ]
 
 
 def _share(use: ClassUse) -> float:
@@ -239,6 +258,16 @@ USES = Columns[ClassUse](
         "share": lambda each: f"{_share(each):.0%}",
         "": _bar,
     }
+)
+
+
+SHAPES = Columns[ShapeRoom](
+    {
+        "usual shape": lambda each: ", ".join(f"{name} {amount:,}" for name, amount in each.amounts.items()),
+        "of requests": lambda each: f"{each.share:.1%}",
+        "more of it fit": lambda each: f"{each.fit:,}",
+    },
+    numbers=("of requests", "more of it fit"),
 )
 
 

@@ -22,10 +22,12 @@ from nova_bridge.importing.handing_over import Cloud, HandingOver, HostReport
 from nova_bridge.importing.reading import HostRow, NovaDatabases, nova_databases
 from nova_bridge.importing.records import ContradictionError
 from nova_bridge.importing.shared import Difference, compare_shared, create_shared, read_shared
+from nova_bridge.importing.trace_command import export_history
 from nova_bridge.shadow.report_command import report
 
 app = Commands("A Nova beside this cloud: take over what it has, and compare what both would choose.")
 app.verb("shadow")(report)
+app.verb("export-history")(export_history)
 
 REASONS_SHOWN = 10
 # In a terminal each host is told.

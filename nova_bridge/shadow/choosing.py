@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 
 from engine.choosing.choosing import Chosen, choose
 from engine.choosing.explaining import in_words
-from engine.choosing.hosts import Leaving
+from engine.choosing.hosts import Draft, Occupant, what_if
 from engine.choosing.planning import HostViews, reason_against, views_of
 from engine.choosing.plugins import Plugins
 from engine.flavors import InstanceId
@@ -185,8 +185,8 @@ class ShadowChooser:
         row = self._picture.row_of(host)
         if choice.spec is None or choice.plugins is None or row < 0:
             return ""
-        leaving = self._leaving(choice.instances, held)
-        return reason_against(self._picture, choice.spec, choice.plugins, row, leaving)
+        draft = what_if(self._picture, choice.plugins.way_judges, gone=self._leaving(choice.instances, held))
+        return reason_against(draft, choice.spec, choice.plugins, row)
 
     def name_of(self, host: ProviderId) -> str:
         return self._hosts.name_of(host)
@@ -234,23 +234,25 @@ class ShadowChooser:
         ruled_out = self._needs.ids(spec.ignore_hosts)
         leaving = self._leaving(copied.instances, held)
         specs = [spec] * len(copied.instances)
+
+        def without(*more: Occupant) -> Draft:
+            return what_if(self._picture, plugins.way_judges, gone=(*leaving, *more))
+
         found = choose(
-            self._picture,
+            without(),
             specs,
             plugins,
             self._salt,
             self._alternates() if request.wants_alternates else 0,
             draw=self._draw() if plugins.subset > 1 else 0,
             explained_max=1,
-            leaving=leaving,
         )
 
-        def view() -> HostViews:
-            return views_of(
-                self._picture, spec, plugins, salt=self._salt, instances=len(specs), leaving=leaving
-            )
+        def view(draft: Draft) -> HostViews:
+            return views_of(draft, spec, plugins, salt=self._salt, instances=len(specs))
 
-        views, views_without = view(), self._without_choices(view)
+        own = [Occupant(id_, share.host, share.amounts) for id_, share in self._shares.items()]
+        views, views_without = view(without()), view(without(*own)) if own else None
         refused = [each for each in found if isinstance(each, NoValidHost)]
         chosen = tuple(each for each in found if isinstance(each, Chosen))
         refusal = ""
@@ -283,33 +285,22 @@ class ShadowChooser:
         self._shares |= shares
         self._picture.hold((id_, ATTEMPT, share) for id_, share in shares.items())
 
-    def _without_choices(self, view: Callable[[], HostViews]) -> HostViews | None:
-        if not self._shares:
-            return None
-        self._picture.drop([(id_, ATTEMPT) for id_ in self._shares])
-        try:
-            return view()
-        finally:
-            self._picture.hold((id_, ATTEMPT, share) for id_, share in self._shares.items())
-
     # What is held
 
-    def _leaving(self, instances: Sequence[InstanceId], held: Held) -> list[Leaving]:
+    def _leaving(self, instances: Sequence[InstanceId], held: Held) -> list[Occupant]:
         """What counts as free: all that the instances hold. What a pool gives counts with the first host."""
-        found: list[Leaving] = []
+        found: list[Occupant] = []
         for instance in instances:
             amounts = held.get(ConsumerId(instance), ())
             hosts = self._hosts_giving(amounts)
             for number, host in enumerate(hosts):
-                row = self._picture.row_of(host)
                 others = set(hosts[:number] + hosts[number + 1 :])
                 of_host = tuple(
                     each
                     for each in amounts
                     if (root := self._root_of(each.provider)) == host or (number == 0 and root not in others)
                 )
-                if row >= 0:
-                    found.append(Leaving(row, of_host))
+                found.append(Occupant(ConsumerId(instance), host, of_host))
         return found
 
     def _hosts_giving(self, amounts: Sequence[ResourceAmount]) -> list[ProviderId]:

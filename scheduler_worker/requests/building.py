@@ -170,7 +170,7 @@ class Builder:
             said += [each for request, why in unknown for each in rejected(request.ask, why)]
             came_back_too_late += [request.ask for request, _ in unknown]
             valid = await with_groups(self._store, valid)
-        builds = _builds(valid, now, self._settings)
+        builds = self._begun(valid, now)
         if asks[0].sent_at is not None and builds:
             instances = sum([len(build.rows) for build in builds])
             self._waited.observe((now - asks[0].sent_at).total_seconds(), instances)
@@ -205,6 +205,17 @@ class Builder:
                 # An earlier try may have claimed for it, and died before it wrote that down.
                 said += await released_unless_held(ask, transaction, self._clock())
         return said
+
+    def _begun(self, valid: Sequence[ValidRequest], now: datetime) -> Sequence["_Build"]:
+        """One build for each request id: a request that came twice is built once, with the content that came first."""
+        builds: dict[int, _Build] = {}
+        for one in valid:
+            if known := builds.get(one.id.int):
+                known.requests.append(one)
+            else:
+                build = builds[one.id.int] = _Build(one, now, self._settings)
+                self._claimer.picture.usual.note(one.spec.amounts, len(build.rows))
+        return [*builds.values()]
 
     async def _accept_and_find(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
         found: list[_Build] = []
@@ -477,17 +488,6 @@ def _kept_request(request: ValidRequest) -> KeptRequest | None:
     return KeptRequest(
         hashlib.sha256(request.spec_bytes).digest(), _encoded(structs.replace(build, instance_ids=()))
     )
-
-
-def _builds(valid: Sequence[ValidRequest], now: datetime, settings: SchedulerSettings) -> list[_Build]:
-    """One build for each request id: a request that came twice is built once, with the content that came first."""
-    builds: dict[int, _Build] = {}
-    for one in valid:
-        if known := builds.get(one.id.int):
-            known.requests.append(one)
-        else:
-            builds[one.id.int] = _Build(one, now, settings)
-    return list(builds.values())
 
 
 def new_rows(

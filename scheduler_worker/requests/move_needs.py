@@ -11,7 +11,7 @@ from bus.message import Message
 from bus.messages.administration import AskConsumer, ConsumerFound
 from bus.messages.build import BuildInstance, BuildRejected, InstanceState, MoveKind
 from bus.messages.moves import MoveInstance
-from engine.choosing.hosts import Leaving
+from engine.choosing.hosts import Occupant
 from engine.flavors import DeviceProfile, Flavor, InstanceId
 from engine.hosts import host_in_cell
 from engine.inventories import ConsumerId, ProviderId, ResourceAmount, ServerGroup
@@ -185,7 +185,7 @@ class MoveNeeds(Struct, frozen=True):
     spec: InstanceSpec
     row: InstanceRow
     next_spec: bytes = b""
-    leaving: Leaving | None = None
+    leaving: Occupant | None = None
     followers: tuple[InstanceSpec, ...] = ()
 
 
@@ -334,7 +334,7 @@ class MoveNeedsFinder:
             ),
             row,
             next_spec,
-            Leaving(rows[0], held, own)
+            Occupant(order.instance, self._picture.columns.ids[rows[0]], held, own)
             if stays and (rows := self._picture.rows_in(told.cell, told.host))
             else None,
         )

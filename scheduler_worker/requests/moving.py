@@ -17,7 +17,7 @@ from bus.messages.moves import MoveInstance
 from bus.workers.handling import Handlers, Received, Said
 from engine.choosing.choosing import Chosen, choose, choose_together
 from engine.choosing.explaining import in_words
-from engine.choosing.hosts import Leaving
+from engine.choosing.hosts import Occupant, what_if
 from engine.choosing.plugins import Plugins
 from engine.flavors import InstanceId
 from engine.inventories import GroupMember
@@ -119,16 +119,13 @@ class MoveHostFinder:
         found = choose_together(self._picture, specs, self._plugins, self._salt, self._alternates_max)
         return [found] * len(needs) if isinstance(found, NoValidHost) else [*found[: len(needs)]]
 
-    def _chosen(
-        self, specs: Sequence[InstanceSpec], leaving: Leaving | None = None
-    ) -> list[Chosen | NoValidHost]:
+    def _chosen(self, specs: Sequence[InstanceSpec], *gone: Occupant) -> list[Chosen | NoValidHost]:
         return choose(
-            self._picture,
+            what_if(self._picture, self._plugins.way_judges, gone=gone),
             specs,
             self._plugins,
             self._salt,
             self._alternates_max,
-            leaving=() if leaving is None else (leaving,),
         )
 
 

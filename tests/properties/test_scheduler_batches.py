@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from hypothesis import example, given, settings
@@ -32,10 +32,16 @@ from tests.unit.choosing.scheduler_worlds import a_picture
 
 HOSTS = 400
 SALT = 7
-# Only three instances a host, so that hosts get full in a batch; and one cloud in three spreads over its zones.
+VARIANTS: tuple[tuple[float, Literal["spread", "fill", "fit"]], ...] = (
+    *((0.0, "spread"), (0.0, "fill"), (0.0, "fit")),
+    (1_000.0, "spread"),
+)
+# Only three instances a host, so that hosts get full in a batch; and one cloud in four spreads over its zones, and one fits.
 SETTINGS = tuple(
-    PluginSettings(instances_per_host_max=3, io_ops_per_host_max=9, spread_weight_multiplier=spread)
-    for spread in (0.0, 0.0, 1_000.0)
+    PluginSettings(
+        instances_per_host_max=3, io_ops_per_host_max=9, spread_weight_multiplier=spread, policy=policy
+    )
+    for spread, policy in VARIANTS
 )
 POLICIES: tuple[GroupPolicy, ...] = ("anti-affinity", "affinity", "soft-anti-affinity")
 GROUPS = tuple(
@@ -123,6 +129,8 @@ def test_a_batch_of_different_specs_is_decided_as_one_spec_after_another(seed: i
     plugin_settings = random.choice(SETTINGS)
     specs = list(different_specs(random, 12))
     picture = a_cloud(random)
+    for spec in specs:
+        picture.usual.note(spec.amounts)
 
     together = choose(picture, specs, chosen_plugins(plugin_settings), SALT)
 
@@ -293,10 +301,13 @@ def test_a_batch_of_requests_for_all_that_can_be_asked_is_decided_as_one_after_a
     random = Random(seed)
     specs = list(rich_specs(random, 10))
     picture = a_rich_cloud(random)
+    settings_ = SETTINGS[seed % 3]
+    for spec in specs:
+        picture.usual.note(spec.amounts)
 
-    together = choose(picture, specs, chosen_plugins(SETTINGS[0]), SALT)
+    together = choose(picture, specs, chosen_plugins(settings_), SALT)
 
-    for one, alone in zip(together, one_after_another(picture, specs, SETTINGS[0]), strict=True):
+    for one, alone in zip(together, one_after_another(picture, specs, settings_), strict=True):
         assert type(one) is type(alone), (one, alone)
         if isinstance(one, Chosen) and isinstance(alone, Chosen):
             assert one.choice == alone.choice

@@ -102,8 +102,8 @@ USED_ELSEWHERE = {
     ),  # SQLAlchemy
     "laboratory/ironic/notifications.py": ("unsent",),  # a benchmark
     "laboratory/ironic/simulated.py": ("come_back", "go_away"),  # tests, as faults
-    "moor/commands.py": ("format_commands", "get_command", "list_commands", "shell_complete"),  # Click
-    "moor/flags.py": ("format_commands", "get_metavar", "list_commands", "shell_complete"),  # Click
+    "moor/commands.py": ("format_commands", "get_command", "list_commands"),  # Click
+    "moor/flags.py": ("format_commands", "get_metavar", "list_commands"),  # Click
     "moor/overview/top_command.py": (  # Textual
         *(
             "action_keys",

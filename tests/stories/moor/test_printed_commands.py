@@ -44,6 +44,8 @@ ELSEWHERE = {
     "oslopolicy-": "tests/api/test_policy.py",
     "export ": "tests/stories/moor/test_printed_commands.py",
     "moor host delete ": "tests/stories/cells/test_deleted_hosts.py",
+    "moor history export ": "tests/stories/moor/test_moor_replay.py",
+    "moor replay ": "tests/stories/moor/test_moor_replay.py",
     "moor application ": "tests/stories/moor/test_moor_applications.py",
     "moor node adopt ": "tests/stories/moor/test_moor_bare_metal.py",
     "mysql ": "tests/stories/moor/test_moor_bare_metal.py",

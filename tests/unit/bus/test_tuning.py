@@ -48,6 +48,7 @@ ZERO_SAYS_SOMETHING = {
     "scheduler.soft_affinity_weight_multiplier",
     "scheduler.soft_anti_affinity_weight_multiplier",
     "scheduler.spread_weight_multiplier",
+    "scheduler.fit_weight_multiplier",
     "scheduler.image_cache_weight_multiplier",
     # A key may have any name.
     "scheduler.spread_over",

@@ -142,7 +142,7 @@ def test_demands_are_relaxed_as_far_as_hosts_have_room(
 
 def test_every_field_of_a_spec_is_relaxed_or_no_demand() -> None:
     """A new field of the spec must be thought of: what keeps hosts out should be among the relaxations."""
-    no_demands = {"count", "preferred", "preferred_classes", "image"}
+    no_demands = {"count", "preferred", "preferred_classes", "image", "policy"}
     # The cell is that of an instance which moves.
     of_who_asks = {"project", "flavor", "is_for_nodes", "cell"}
     otherwise = {"amounts", "groups", "isolates", "cells"}

@@ -82,6 +82,7 @@ from bus.messages.stored_names import (
     SetApplication,
 )
 from engine.hosts import NODE, HostFacts
+from engine.inventories import ShapeRoom
 from engine.refusals import HostVerdict
 from tests.unit.examples.values import (
     AGGREGATE,
@@ -231,6 +232,7 @@ HOSTS: tuple[Message, ...] = (
         waiting=WaitsForRoom(count=2, oldest=WHEN),
         moving={"migrate": 1},
         workers_left_out=1,
+        shapes=(ShapeRoom(amounts={"VCPU": 2}, share=0.25, fit=7),),
         stages=(
             StageTimes(
                 stage="boot",

@@ -183,8 +183,8 @@ ALL = {" ".join(words): found for words, found in COMMANDS}
 @pytest.mark.parametrize("name", ALL)
 def test_every_command_that_shows_things_has_the_four_forms(name: str) -> None:
     flags = {flag for option in ALL[name].params for flag in option.opts}
-    # The flag of `moor load` names a file.
-    assert not flags & {"--json", "--wide"} or name == "load"
+    # The flag of these names a file.
+    assert not flags & {"--json", "--wide"} or name in ("load", "replay")
     if name.rsplit(maxsplit=1)[-1] in ASKED:
         assert "-o" in flags
 

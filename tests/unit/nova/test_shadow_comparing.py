@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.choosing.hosts import Leaving
+from engine.choosing.hosts import Occupant, what_if
 from engine.choosing.planning import HostViews, reason_against, views_of
 from engine.inventories import ProviderId, ResourceAmount
 from engine.picture.picture import Picture
@@ -13,7 +13,7 @@ from nova_bridge.shadow.notes import (
     compare_choices,
     reason_in_words,
 )
-from tests.contracts.placement_orders import provider
+from tests.contracts.placement_orders import consumer, provider
 from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_picture, a_spec, a_state, vcpus
 
@@ -33,7 +33,7 @@ def cloud(**free: int) -> Picture:
 
 
 def views(picture: Picture, spec: InstanceSpec | None = None, instances: int = 1) -> HostViews:
-    return views_of(picture, spec or a_spec(2), PLUGINS, salt=7, instances=instances)
+    return views_of(what_if(picture), spec or a_spec(2), PLUGINS, salt=7, instances=instances)
 
 
 def compared(ours: ProviderId | None, nova: ProviderId | None, seen: HostViews | None) -> ChoicesCompared:
@@ -58,7 +58,7 @@ def test_a_host_that_our_filters_refuse_is_named_with_the_filter() -> None:
 
     found = compared(A, B, seen)
     assert (found.verdict, found.filter) == ("filtered", "capacity")
-    why = reason_against(picture, a_spec(2), PLUGINS, picture.row_of(B))
+    why = reason_against(what_if(picture), a_spec(2), PLUGINS, picture.row_of(B))
     said = reason_in_words(found, HostsPaired(A, B), NAMES.__getitem__, why_filtered=why)
     assert said == "capacity refuses b: VCPU asked 2, free 1 of 16"
     later = reason_in_words(found, HostsPaired(A, B), NAMES.__getitem__, why_filtered="")
@@ -68,10 +68,10 @@ def test_a_host_that_our_filters_refuse_is_named_with_the_filter() -> None:
 def test_what_the_instance_holds_already_is_no_reason_against_its_host() -> None:
     picture = cloud(a=0, b=0)
     held = (ResourceAmount(provider=A, resource="VCPU", amount=2),)
-    leaving = [Leaving(picture.row_of(A), held)]
+    leaving = [Occupant(consumer("web"), A, held)]
 
-    with_own = views_of(picture, a_spec(2), PLUGINS, salt=7)
-    without = views_of(picture, a_spec(2), PLUGINS, salt=7, leaving=leaving)
+    with_own = views_of(what_if(picture), a_spec(2), PLUGINS, salt=7)
+    without = views_of(what_if(picture, gone=leaving), a_spec(2), PLUGINS, salt=7)
     assert [with_own.filter_against(with_own.row_of(each)) for each in (A, B)] == ["capacity"] * 2
     assert [without.filter_against(without.row_of(each)) for each in (A, B)] == ["", "capacity"]
-    assert reason_against(picture, a_spec(2), PLUGINS, picture.row_of(A), leaving) == ""
+    assert reason_against(what_if(picture, gone=leaving), a_spec(2), PLUGINS, picture.row_of(A)) == ""

@@ -49,6 +49,7 @@ HOSTS: dict[str, dict[str, str]] = {
         "moving": "how many moves of each kind are under way",
         "workers_left_out": "how many workers more there are than one message has room for",
         "stages": "the stages that boots went through in the last hour, in their order",
+        "shapes": "the shapes that are usually asked for, of the requests that this scheduler got; the most frequent first",
         "age_s": "how old it was when the scheduler answered",
     },
     "AskTiles": {
@@ -101,6 +102,11 @@ HOSTS: dict[str, dict[str, str]] = {
         "cell": "a cell",
         "used": "how much of the class is used on its hosts",
         "capacity": "how much may be used: without what is reserved, and with overcommitment",
+    },
+    "ShapeRoom": {
+        "amounts": "what an instance of this shape takes, by resource class",
+        "share": "its share of recent requests, from 0 to 1",
+        "fit": "how many more of it the hosts have room for that take new instances, if nothing else is built",
     },
     "CellFill": {
         "cell": "a cell",

@@ -1,0 +1,193 @@
+"""The shapes that a cloud is usually asked for, and how many of these a host has room for.
+
+A shape is what one instance asks of each class. The shapes of recent requests are counted, and the most frequent ones are the
+usual ones. How much room a host has is said in them: for each shape, so many instances fit there as its scarcest class allows,
+and the sum counts each shape by its share of the requests. So a host that has memory and no processor left has no room.
+
+What an instance takes from a host is how much room the host has less afterwards. A host that has already lost its room for
+large shapes loses less by a small one, so large shapes keep the hosts that still have room for them.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.candidates.columns import Floats, Ints, Rows
+
+Amounts = tuple[tuple[str, int], ...]
+
+# So many of the most frequent shapes are the usual ones.
+SHAPES_MAX = 16
+# So many are counted; the less frequent half of them is forgotten when there are more.
+COUNTED_MAX = 1_000
+# All counts are halved when their sum reaches this, so what is asked for now counts more than what was.
+HALVED_AT = 16_384
+# The usual shapes are drawn again after as many requests as there were before, and at least after so many.
+DRAWN_AGAIN_AFTER = 8_192
+# The shares of the usual shapes have this sum. Sums of whole numbers are exact in any order.
+SHARES = 10_000
+# For so many amounts the answers about all hosts are kept.
+KEPT_MAX = 16
+# More than any host has of a class.
+_PLENTY = 1e15
+
+
+class UsualShape(NamedTuple):
+    """What instances of this shape ask for, and their share of recent requests, from 0 to 1."""
+
+    amounts: Amounts
+    share: float
+
+
+class _Shapes(NamedTuple):
+    """The usual shapes as arrays: for each, and for each class, the size; and what is added where it asks for none of the class."""
+
+    classes: tuple[str, ...]
+    sizes: Floats
+    unasked: Floats
+    shares: Floats
+
+    def room(self, free: Floats) -> Floats:
+        """The room of hosts with these free amounts: a line for each class, a column for each host; or several such tables."""
+        counts = free[..., np.newaxis, :, :] / self.sizes
+        np.floor(counts, out=counts)
+        counts += self.unasked
+        fitting = counts.min(axis=-2)
+        np.maximum(fitting, 0.0, out=fitting)
+        room: Floats = self.shares @ fitting
+        return room
+
+
+class UsualShapes:
+    """Counts the shapes of requests. `lost_by` says what a choice costs."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Amounts] = Counter()
+        self._sum = 0
+        self._since = self._draw_after = 0
+        self._drawn: _Shapes | None = None
+        self._known: _Known | None = None
+
+    def note(self, amounts: Amounts, instances: int = 1) -> None:
+        """So many instances of this shape were asked for."""
+        self._counts[amounts] += instances
+        self._sum += instances
+        self._since += instances
+        if self._sum >= HALVED_AT or len(self._counts) > COUNTED_MAX:
+            most = self._counts.most_common(COUNTED_MAX // 2)
+            self._counts = Counter({each: (count + 1) // 2 for each, count in most})
+            self._sum = self._counts.total()
+        if self._since >= self._draw_after:
+            self._since, self._draw_after = 0, min(max(1, self._sum), DRAWN_AGAIN_AFTER)
+            self._drawn = self._known = None
+
+    @property
+    def counted(self) -> int:
+        """How many shapes are counted."""
+        return len(self._counts)
+
+    def all(self) -> Sequence[UsualShape]:
+        """The usual shapes, the most frequent first."""
+        most = self._counts.most_common(SHAPES_MAX)
+        of_all = sum(count for _, count in most)
+        return [UsualShape(amounts, count / of_all) for amounts, count in most]
+
+    def lost_by(self, amounts: Amounts, free: Callable[[str], Ints], takers: Sequence[int]) -> Floats | None:
+        """How much room each host loses by an instance with these amounts. `free` gives what all hosts have free of a class.
+        `takers` is the list of a draft, to which it adds the rows of hosts that take something. Callers must not write into
+        the array. None if nothing was asked for yet.
+        """
+        shapes = self._shapes()
+        if shapes is None:
+            return None
+        if self._known is None:
+            self._known = _Known(shapes)
+        return self._known.lost_by(amounts, free, takers)
+
+    def lost_there(self, amounts: Amounts, free: Callable[[str], Ints]) -> Floats | None:
+        """The same about any hosts; nothing is kept."""
+        shapes = self._shapes()
+        if shapes is None:
+            return None
+        columns = _columns(shapes, free)
+        before, after = shapes.room(np.array((columns, columns - _taken(shapes, amounts))))
+        lost: Floats = before - after
+        return lost
+
+    def _shapes(self) -> _Shapes | None:
+        if self._drawn is None and self._counts:
+            usual = self.all()
+            classes = tuple(sorted({resource for shape in usual for resource, _ in shape.amounts}))
+            sizes = np.array(
+                [[dict(each.amounts).get(resource, 0) for resource in classes] for each in usual]
+            )
+            self._drawn = _Shapes(
+                classes,
+                np.maximum(sizes, 1).astype(np.float64)[:, :, np.newaxis],
+                np.where(sizes > 0, 0.0, _PLENTY)[:, :, np.newaxis],
+                np.rint(SHARES * np.array([each.share for each in usual])),
+            )
+        return self._drawn
+
+
+class _Known:
+    """What was found about all hosts. Hosts that have another amount free than at the last question are looked at again."""
+
+    def __init__(self, shapes: _Shapes) -> None:
+        self._shapes = shapes
+        self._free = np.zeros((len(shapes.classes), 0))
+        self._room = np.zeros(0)
+        # By what is taken: the line of `_lost`. The one that was asked for the longest time ago is first.
+        self._lines: dict[tuple[float, ...], int] = {}
+        self._taken = np.zeros((KEPT_MAX, len(shapes.classes), 1))
+        self._lost = np.zeros((KEPT_MAX, 0))
+        # The draft that was looked at last, by its list, and how many of its takers are counted.
+        self._takers: Sequence[int] = ()
+        self._seen = -1
+
+    def lost_by(self, amounts: Amounts, free: Callable[[str], Ints], takers: Sequence[int]) -> Floats:
+        shapes = self._shapes
+        if takers is not self._takers:
+            self._look_at_all(_columns(shapes, free))
+        elif len(takers) > self._seen:
+            rows = np.unique(np.array(takers[self._seen :], dtype=np.intp))
+            self._look_at(rows, np.array([free(each)[rows] for each in shapes.classes], dtype=np.float64))
+        self._takers, self._seen = takers, len(takers)
+        taken = _taken(shapes, amounts)
+        key = (*taken[:, 0].tolist(),)
+        line = self._lines.pop(key, None)
+        if line is None:
+            # The line of the one that goes, or a new one.
+            line = (
+                len(self._lines) if len(self._lines) < KEPT_MAX else self._lines.pop(next(iter(self._lines)))
+            )
+            self._taken[line] = taken
+            self._lost[line] = self._room - shapes.room(self._free - taken)
+        self._lines[key] = line
+        lost: Floats = self._lost[line]
+        return lost
+
+    def _look_at_all(self, free: Floats) -> None:
+        if free.shape != self._free.shape:
+            self._free, self._room, self._lines = free, self._shapes.room(free), {}
+            self._lost = np.zeros((KEPT_MAX, free.shape[1]))
+        elif len(changed := (free != self._free).any(axis=0).nonzero()[0]):
+            self._look_at(changed, free[:, changed])
+
+    def _look_at(self, rows: Rows, free: Floats) -> None:
+        known = len(self._lines)
+        self._free[:, rows] = free
+        self._room[rows] = room = self._shapes.room(free)
+        self._lost[:known, rows] = room - self._shapes.room(free - self._taken[:known])
+
+
+def _columns(shapes: _Shapes, free: Callable[[str], Ints]) -> Floats:
+    return np.array([free(resource) for resource in shapes.classes], dtype=np.float64)
+
+
+def _taken(shapes: _Shapes, amounts: Amounts) -> Floats:
+    """One column: what an instance takes of each class."""
+    asked = dict(amounts)
+    return np.array([[asked.get(resource, 0)] for resource in shapes.classes], dtype=np.float64)

@@ -1,0 +1,310 @@
+"""Plays a trace against the choice of hosts: the code that a scheduler runs for a batch, with a virtual clock."""
+
+import heapq
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import numpy as np
+from msgspec import Struct
+
+from engine.choosing.choosing import Chosen, choose
+from engine.choosing.plugin_settings import chosen_plugins
+from engine.hosts import HostState
+from engine.inventories import (
+    ConsumerId,
+    GroupMember,
+    Holder,
+    InventoryState,
+    ProviderId,
+    ProviderState,
+    ProviderUsage,
+)
+from engine.picture.picture import Picture
+from engine.picture.usual import SHAPES_MAX, Amounts
+from laboratory.replay.trace import Arrival, Batch, read_trace
+from scheduler_worker.settings import SchedulerSettings, filters_of, weighers_of
+
+# So many moments of a run are in its picture.
+MOMENTS = 400
+# Instances of so many processors are told of by themselves.
+LARGE = 8
+CELL = "replayed"
+
+
+class HostKind(Struct, frozen=True):
+    """So many equal hosts."""
+
+    count: int
+    vcpus: int
+    memory_mb: int
+    disk_gb: int = 0
+    traits: tuple[str, ...] = ()
+
+
+class ReplayMoment(Struct, frozen=True):
+    """What a run had come to: processors in use, free ones, those of them that are stranded, hosts without instances, and the
+    processors of all instances that were refused so far.
+
+    Stranded is what instances of no usual shape of the trace could use: on its host there is too little memory or disk left.
+    """
+
+    at_s: float
+    used: int
+    free: int
+    stranded: int
+    empty_hosts: int
+    refused_vcpus: int
+
+    @property
+    def stranded_share(self) -> float:
+        return self.stranded / self.free if self.free else 0.0
+
+    @property
+    def used_share(self) -> float:
+        return self.used / (self.used + self.free)
+
+
+class Played(Struct, frozen=True, kw_only=True):
+    """The outcome of one run. `peak` is the largest share of the processors that was in use. `stranded`, a share of the free
+    processors, and `empty_hosts` are means over the run.
+    """
+
+    policy: str
+    instances: int
+    refused: int
+    refused_vcpus: int
+    refused_large: int
+    # By the processors of an instance.
+    refused_by_vcpus: dict[int, int]
+    peak: float
+    stranded: float
+    empty_hosts: float
+    cpu_us_per_choice: float
+    moments: tuple[ReplayMoment, ...]
+
+
+class _Living(Struct, frozen=True, order=True):
+    """An instance on its host, the one that ends first before the others."""
+
+    ends_s: float
+    number: int
+    host: int
+    amounts: Amounts
+    is_member: bool
+
+
+def play(
+    policy: str, settings: SchedulerSettings, trace: Path, kinds: Sequence[HostKind], seed: int
+) -> Played:
+    """Play the trace. The seed decides between equal hosts. May raise BadTraceError, or OSError."""
+    return _Playing(policy, settings, read_trace(trace), kinds, seed).played()
+
+
+class _Playing:
+    def __init__(
+        self,
+        policy: str,
+        settings: SchedulerSettings,
+        batches: Sequence[Batch],
+        kinds: Sequence[HostKind],
+        seed: int,
+    ) -> None:
+        self._policy = policy
+        self._plugins = chosen_plugins(settings, filters_of(settings), weighers_of(settings))
+        self._batches = batches
+        self._chance = random.Random(seed)
+        self._salt = self._chance.getrandbits(32)
+        self._cloud = _Cloud(kinds)
+        self._usual = _usual_in(batches)
+        self._living: list[_Living] = []
+        self._instances = 0
+        self._refused: Counter[int] = Counter()
+        self._refused_vcpus = 0
+        self._chose_s = 0.0
+
+    def played(self) -> Played:
+        moments: list[ReplayMoment] = []
+        first_s, last_s = self._batches[0].at_s, self._batches[-1].at_s
+        due_s, peak = first_s, 0
+        for batch in self._batches:
+            self._play(batch)
+            peak = max(peak, self._cloud.used)
+            if batch.at_s >= due_s:
+                moments.append(self._moment(batch.at_s))
+                due_s = batch.at_s + (last_s - first_s) / MOMENTS
+        free = sum(each.free for each in moments)
+        return Played(
+            policy=self._policy,
+            instances=self._instances,
+            refused=self._refused.total(),
+            refused_vcpus=self._refused_vcpus,
+            refused_large=sum(count for vcpus, count in self._refused.items() if vcpus >= LARGE),
+            refused_by_vcpus=dict(sorted(self._refused.items())),
+            peak=peak / self._cloud.vcpus,
+            stranded=sum(each.stranded for each in moments) / free if free else 0.0,
+            empty_hosts=sum(each.empty_hosts for each in moments) / len(moments),
+            cpu_us_per_choice=self._chose_s * 1e6 / self._instances,
+            moments=tuple(moments),
+        )
+
+    def _moment(self, at_s: float) -> ReplayMoment:
+        cloud = self._cloud
+        free = cloud.vcpus - cloud.used
+        return ReplayMoment(
+            at_s, cloud.used, free, free - cloud.usable_by(self._usual), cloud.empty, self._refused_vcpus
+        )
+
+    def _play(self, batch: Batch) -> None:
+        ended: list[_Living] = []
+        while self._living and self._living[0].ends_s <= batch.at_s:
+            ended.append(heapq.heappop(self._living))
+        self._cloud.free(ended)
+        specs = [each.spec for each in batch.arrivals]
+        draw = self._chance.getrandbits(32)
+        began_s = time.process_time()
+        for spec in specs:
+            self._cloud.picture.usual.note(spec.amounts)
+        found = choose(
+            self._cloud.picture, specs, self._plugins, self._salt, alternates=0, draw=draw, explained_max=0
+        )
+        self._chose_s += time.process_time() - began_s
+        self._instances += len(specs)
+        placed: list[tuple[int, int, Arrival]] = []
+        for number, (arrival, chosen) in enumerate(
+            zip(batch.arrivals, found, strict=True), self._instances - len(specs)
+        ):
+            if isinstance(chosen, Chosen):
+                host = self._cloud.number_of[chosen.choice.share.host]
+                placed.append((number, host, arrival))
+                if arrival.ends_s is not None:
+                    heapq.heappush(
+                        self._living,
+                        _Living(
+                            arrival.ends_s,
+                            number,
+                            host,
+                            arrival.spec.amounts,
+                            arrival.spec.server_group is not None,
+                        ),
+                    )
+            else:
+                self._refused[arrival.vcpus] += 1
+                self._refused_vcpus += arrival.vcpus
+        self._cloud.take(placed)
+
+
+class _Cloud:
+    """The hosts, as placement would tell a scheduler of them."""
+
+    def __init__(self, kinds: Sequence[HostKind]) -> None:
+        self.picture = Picture()
+        of_hosts = [kind for kind in kinds for _ in range(kind.count)]
+        self._ids = [ProviderId(UUID(int=number + 1)) for number in range(len(of_hosts))]
+        self.number_of = {host: number for number, host in enumerate(self._ids)}
+        self._capacity = {
+            "VCPU": np.array([kind.vcpus for kind in of_hosts]),
+            "MEMORY_MB": np.array([kind.memory_mb for kind in of_hosts]),
+            "DISK_GB": np.array([kind.disk_gb for kind in of_hosts]),
+        }
+        self._used = {resource: np.zeros(len(of_hosts), dtype=np.int64) for resource in self._capacity}
+        self._instances = np.zeros(len(of_hosts), dtype=np.int64)
+        self._revision = 1
+        self.picture.apply(
+            ProviderState(
+                internal=number + 1,
+                id=host,
+                name=f"h{number + 1}",
+                root=host,
+                cell=CELL,
+                revision=1,
+                inventories={
+                    resource: InventoryState(total=int(totals[number]))
+                    for resource, totals in self._capacity.items()
+                    if totals[number]
+                },
+                traits=of_hosts[number].traits,
+            )
+            for number, host in enumerate(self._ids)
+        )
+        self.picture.put_hosts(
+            HostState(id=host, name=f"h{number + 1}", cell=CELL, up=True)
+            for number, host in enumerate(self._ids)
+        )
+
+    @property
+    def vcpus(self) -> int:
+        return int(self._capacity["VCPU"].sum())
+
+    @property
+    def used(self) -> int:
+        return int(self._used["VCPU"].sum())
+
+    @property
+    def empty(self) -> int:
+        """How many hosts have no instance."""
+        return int((self._instances == 0).sum())
+
+    def take(self, placed: Sequence[tuple[int, int, Arrival]]) -> None:
+        for number, host, arrival in placed:
+            self._count(host, arrival.spec.amounts, 1)
+            if (group := arrival.spec.server_group) is not None:
+                member = GroupMember(group.id, _consumer(number), 1, self._ids[host])
+                self.picture.groups.join((member,))
+        self._tell({host for _, host, _ in placed})
+
+    def free(self, ended: Sequence[_Living]) -> None:
+        for each in ended:
+            self._count(each.host, each.amounts, -1)
+        if members := [Holder(_consumer(each.number), 1) for each in ended if each.is_member]:
+            self.picture.groups.leave(members)
+        self._tell({each.host for each in ended})
+
+    def usable_by(self, shapes: Sequence[Amounts]) -> int:
+        """How many free processors instances of one of these shapes could use."""
+        free = {resource: self._capacity[resource] - used for resource, used in self._used.items()}
+        usable = np.zeros(len(self._ids), dtype=np.int64)
+        for shape in shapes:
+            fitting = np.min([free[resource] // amount for resource, amount in shape], axis=0)
+            np.maximum(usable, fitting * dict(shape).get("VCPU", 0), out=usable)
+        return int(usable.sum())
+
+    def _count(self, host: int, amounts: Amounts, times: int) -> None:
+        for resource, amount in amounts:
+            self._used[resource][host] += times * amount
+        self._instances[host] += times
+
+    def _tell(self, hosts: set[int]) -> None:
+        if not hosts:
+            return
+        self._revision += 1
+        self.picture.use(
+            [
+                ProviderUsage(
+                    internal=number + 1,
+                    id=self._ids[number],
+                    base=1,
+                    revision=self._revision,
+                    used={
+                        resource: int(used[number])
+                        for resource, used in self._used.items()
+                        if self._capacity[resource][number]
+                    },
+                    consumers=int(self._instances[number]),
+                )
+                for number in sorted(hosts)
+            ]
+        )
+
+
+def _consumer(number: int) -> ConsumerId:
+    return ConsumerId(UUID(int=number + 1))
+
+
+def _usual_in(batches: Sequence[Batch]) -> list[Amounts]:
+    """The most frequent shapes of the trace."""
+    counts = Counter(arrival.spec.amounts for batch in batches for arrival in batch.arrivals)
+    return [shape for shape, _ in counts.most_common(SHAPES_MAX)]
