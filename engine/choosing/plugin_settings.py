@@ -234,6 +234,8 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
             if twice := [name for name in named if named.count(name) > 1]:
                 raise ValueError(f"{field} names {twice[0]!r} twice")
         _ = self.ratios
+        if self.policy == "fit" and "fit" not in self.weighers:
+            raise ValueError("policy is 'fit', and weighers does not name the weigher fit")
         if "metrics" in self.filters and not self.metrics_weights:
             raise ValueError("filters names 'metrics', and metrics_weights names no metric for it")
 

@@ -20,6 +20,8 @@ Amounts = tuple[tuple[str, int], ...]
 
 # So many of the most frequent shapes are the usual ones.
 SHAPES_MAX = 16
+# A shape of more classes is none: a project chooses how many its flavors name, and each costs a column and a part of the overview.
+CLASSES_MAX = 8
 # So many are counted; the less frequent half of them is forgotten when there are more.
 COUNTED_MAX = 1_000
 # All counts are halved when their sum reaches this, so what is asked for now counts more than what was.
@@ -72,6 +74,8 @@ class UsualShapes:
 
     def note(self, amounts: Amounts, instances: int = 1) -> None:
         """So many instances of this shape were asked for."""
+        if not 0 < len(amounts) <= CLASSES_MAX:
+            return
         self._counts[amounts] += instances
         self._sum += instances
         self._since += instances

@@ -13,7 +13,7 @@ from engine.choosing.plugin_settings import PluginSettings, chosen_plugins
 from engine.hosts import Aggregate, problem_of
 from engine.inventories import InventoryState, ProviderState
 from engine.picture.picture import Picture
-from engine.picture.usual import COUNTED_MAX, HALVED_AT, SHAPES_MAX, SHARES, Amounts, UsualShapes
+from engine.picture.usual import CLASSES_MAX, COUNTED_MAX, HALVED_AT, SHAPES_MAX, SHARES, Amounts, UsualShapes
 from engine.requests import InstanceSpec
 from tests.contracts.placement_orders import aggregate
 from tests.unit.choosing.scheduler_worlds import a_picture, a_state
@@ -143,6 +143,19 @@ def test_however_many_shapes_there_are_only_so_many_are_counted() -> None:
 
     assert usual.all()[0].amounts == (("VCPU", 1),)
     assert usual.counted <= COUNTED_MAX
+
+
+def test_a_flavor_of_many_classes_or_none_is_no_usual_shape() -> None:
+    usual = UsualShapes()
+    for count in (0, CLASSES_MAX, CLASSES_MAX + 1):
+        usual.note(tuple((f"CUSTOM_{number}", 1) for number in range(count)))
+
+    assert [len(each.amounts) for each in usual.all()] == [CLASSES_MAX]
+
+
+def test_fit_without_its_weigher_is_refused() -> None:
+    with pytest.raises(ValueError, match="policy is 'fit', and weighers does not name the weigher fit"):
+        PluginSettings(policy="fit", weighers=("cpu", "ram"))
 
 
 def test_nothing_is_lost_while_nothing_was_asked_for() -> None:

@@ -221,6 +221,7 @@ WHY: Mapping[str, Limits] = {
     },
     "what a stranger says beyond it counts as nothing, or as not said": {
         "compute_sim/guests.py": ["ASKED_BEFORE_MAX"],
+        "engine/picture/usual.py": ["CLASSES_MAX"],
         "compute_sim/libvirt/disks.py": ["_BACKING_MAX", "_CLUSTER_MAX", "_OVERLAYS_MAX"],
     },
     "no limit: where one kind ends and the next begins, a value of a setting, or the name of a key": {
