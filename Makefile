@@ -18,7 +18,7 @@ demo: $(RUNS) ## run the demo, with simulated hosts
 	@.venv/bin/moor demo
 
 # The other checks run while tests wait.
-test: lint ## lint, types, layers, docs, and the tests on real servers: the same ones at every commit
+test: lint ## lint, types, layers, docs, and the tests, on real servers as well; some by turns: tests/stages.py
 	@echo '== tests'
 	@$(PYTHON) -m tests.servers --brokers 2 --libvirt -- $(MAKE) --no-print-directory --jobs=4 --output-sync=target broker-tests other-tests types layers docs
 

@@ -66,7 +66,11 @@ fi
 if [ -e .venv ] && ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     rm -rf .venv
 fi
-[ -e .venv ] || "$python" -m venv .venv
+if [ ! -e .venv ]; then
+    "$python" -m venv .venv
+    # An old pip needs twice the time. Where there is no newer one, it does.
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --upgrade pip || true
+fi
 
 # Each package by its name as pip comes to it: in a terminal on one line, elsewhere as one line at the end.
 progress() {

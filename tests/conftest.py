@@ -21,7 +21,7 @@ from tests.judge.watching import WATCHED, notes
 from tests.marks import hits
 from tests.planting import PLANTED, plant_as_asked
 from tests.servers.own_broker import brokers_in, take_broker
-from tests.stages import has_none_of, is_for_proof, second_on_servers
+from tests.stages import has_none_of, is_for_proof, of_other_commits, second_on_servers, tree_of_git
 
 TAKES_PORTS = "MOOR_TEST_TAKES_PORTS"
 USUAL_PORTS = (6385, 8780, 8781)
@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_for_proof(item.nodeid):
             item.add_marker(pytest.mark.proof)
-    for item in [*second_on_servers(items)]:
+    for item in [*second_on_servers(items), *of_other_commits(items, tree_of_git())]:
         item.add_marker(pytest.mark.proof)
 
 

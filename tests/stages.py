@@ -1,11 +1,15 @@
-"""The two stages: `make test` runs the same tests at every commit, all but those below; `make proof` runs all.
+"""The two stages: `make test` runs all tests but those below, and `make proof` runs all.
 
 An entry is how the id of tests begins: a folder, a file, a test, or a test with its parameters. Where only some parameters of a test are
 long, they have the marker `proof` in its file: the layouts of stories (layouts.py), the seeds of the simulation (test_simulation.py), and others.
-Of the stories on servers the first one of each file runs at every commit.
+Of the stories on servers `make test` runs the first one of each file. Of these files, and of those in BY_TURNS, it runs a third at each
+commit: which one follows from the tree of git, so another commit runs others.
 """
 
+import subprocess
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -98,7 +102,7 @@ LONG = {
         "test_benchmarks.py::test_a_quick_run",
     ),
 }
-# Of the long ones these run in `make test`, so that each kind has something.
+# Of the long ones these run in `make test`, so that each kind has something; those of BY_TURNS by turns.
 KEPT = {
     "adversity": (
         "adversity/test_authority.py",
@@ -139,6 +143,10 @@ NO_LAYOUT = SimpleNamespace(params={})
 REAL = "real"
 # Where tests with a real broker are. A process that runs no others imports nothing else.
 WITH_BROKERS = ("adversity", "contracts", "deploy", "libvirt", "stories")
+# Files in these folders run by turns in `make test`, and so do stories on servers: one of so many parts at each commit.
+BY_TURNS = ("adversity", "conformance", "properties")
+PARTS = 3
+TESTS = Path(__file__).parent
 
 
 def entries() -> Iterator[str]:
@@ -162,6 +170,23 @@ def second_on_servers(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         is_run = is_story and item.get_closest_marker("proof") is None
         if is_run and firsts.setdefault(item.path, item.originalname) != item.originalname:
             yield item
+
+
+def of_other_commits(items: Iterable[pytest.Item], tree: str) -> Iterator[pytest.Item]:
+    """The tests by turns whose turn is at other trees of git. Each third of the files is as large as the others."""
+    there = {each.relative_to(TESTS): number for number, each in enumerate(sorted(TESTS.rglob("test_*.py")))}
+    turn = sha256(tree.encode()).digest()[0] % PARTS
+    for item in items:
+        path = item.path.relative_to(TESTS)
+        on_servers = path.parts[0] == "stories" and item.get_closest_marker("rabbitmq") is not None
+        if (on_servers or path.parts[0] in BY_TURNS) and there[path] % PARTS != turn:
+            yield item
+
+
+def tree_of_git() -> str:
+    """The tree that is checked out; empty if git does not know this folder."""
+    command = ("git", "rev-parse", "HEAD^{tree}")
+    return subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def is_for_proof(nodeid: str) -> bool:

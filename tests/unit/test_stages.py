@@ -3,8 +3,10 @@
 import ast
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from tests.stages import IS_KEPT, entries, has_none_of, is_for_proof
+from tests.stages import BY_TURNS, IS_KEPT, PARTS, entries, has_none_of, is_for_proof, of_other_commits
 
 TESTS = Path(__file__).parents[1]
 
@@ -53,3 +55,16 @@ def test_every_test_that_a_page_names_is_there() -> None:
     named = {name for page in pages for name in re.findall(r"\btest_\w+\.py", page.read_text())}
     assert named
     assert named - there == set()
+
+
+def test_each_of_the_files_by_turns_has_its_turn() -> None:
+    items: list[Any] = [
+        SimpleNamespace(path=each, get_closest_marker=lambda _: True)
+        for folder in (*BY_TURNS, "stories", "unit")
+        for each in sorted((TESTS / folder).rglob("test_*.py"))
+    ]
+    turns = [{each.path for each in of_other_commits(items, tree)} for tree in map(str, range(20))]
+
+    assert len({frozenset(each) for each in turns}) == PARTS
+    assert set.intersection(*turns) == set()
+    assert {each.relative_to(TESTS).parts[0] for each in set.union(*turns)} == {*BY_TURNS, "stories"}

@@ -168,7 +168,7 @@ async def test_an_operator_replays_his_own_cloud(home: Path) -> None:
         await cloud.says(0, "web-1", "boot", "--name", "web", *size, "--count", "2")
         await cloud.says(0, "db", "boot", "--name", "db", *size)
         await cloud.says(1, "", "boot", "--name", "huge", "--vcpus", "4000", "--ram", "1024", "--disk", "1")
-        await cloud.says(0, "", "delete", "db", "--yes")
+        await cloud.says(0, "", "delete", "db", "--yes", "--wait")
 
         await cloud.says(0, ("3 instances are in", "1 are left out"), "history", "export", str(trace))
         await cloud.says(0, "2 of 3", "replay", str(trace), "--hosts", "1:2:4:100", "--policy", "fill")
