@@ -462,6 +462,12 @@ class _Scale(NamedTuple):
     least: float
     factor: float | Floats
 
+    def bands(self, hosts: Hosts, weights: Floats | Ints) -> Floats:
+        factor = self.factor
+        each = factor if isinstance(factor, float) else factor[hosts.of(hosts.columns.aggregates)]
+        bands: Floats = np.multiply(weights - self.least if self.least else weights, each)
+        return bands
+
 
 class WeigherPart(NamedTuple):
     """What one weigher says of hosts: the weight of each, and by how many bands it makes the host better than the worst one."""
@@ -495,7 +501,9 @@ class Scoring:
         self.hosts = hosts
         self.qualify = qualify
         self._preferences = preferences
-        self._scales: list[_Scale] = []
+        # Specs that differ in their amounts alone are mostly weighed alike.
+        shared: list[_Scale] = []
+        own_ones: list[tuple[_Scale, Floats | Ints]] = []
         for each, multiplier in weighing.weighers:
             # Such a weigher sees all hosts that qualify once, and returns one that judges each of them alone.
             weigher: Weigher = each.among(hosts, spec) if hasattr(each, "among") else each
@@ -506,13 +514,19 @@ class Scoring:
             lowest = _least(own, qualify) if weigher.minimum is None else weigher.minimum
             # A weigher that gives all hosts the same weight does not count.
             if highest > lowest:
-                self._scales.append(_Scale(weigher, lowest, multiplier / (highest - lowest) / BAND))
+                scale = _Scale(weigher, lowest, multiplier / (highest - lowest) / BAND)
+                if "amounts" in weigher.reads:
+                    own_ones.append((scale, own))
+                else:
+                    shared.append(scale)
+        self._scales = [*shared, *(scale for scale, _ in own_ones)]
         if weighing.compares or weighing.multipliers_differ:
             self._bands = _bands_of(hosts, spec, self._scales)
         else:
-            # Specs that differ in their amounts alone are mostly weighed alike.
-            read = as_declared(spec, [field for scale in self._scales for field in scale.weigher.reads])
-            self._bands = hosts.cached(_bands_of, read, tuple(self._scales))
+            read = as_declared(spec, [field for scale in shared for field in scale.weigher.reads])
+            self._bands = hosts.cached(_bands_of, read, tuple(shared))
+            for scale, own in own_ones:
+                self._bands = self._bands + scale.bands(hosts, own)
         # The first band ends with the best host, so that hosts close to it are its equals.
         self._top = _most(self._bands, qualify) + _ROUNDING
 
@@ -530,14 +544,10 @@ class Scoring:
     def parts(self, hosts: Hosts) -> Sequence[WeigherPart]:
         """What each weigher says of these hosts that does not say the same of all."""
         found: list[WeigherPart] = []
-        for weigher, lowest, factor in self._scales:
-            if (own := weigher.weigh(hosts, self.spec)) is not None:
-                each = factor if isinstance(factor, float) else factor[hosts.of(hosts.columns.aggregates)]
-                found.append(
-                    WeigherPart(
-                        weigher.name, own.astype(np.float64), ((own - lowest) * each).astype(np.float64)
-                    )
-                )
+        for scale in self._scales:
+            if (own := scale.weigher.weigh(hosts, self.spec)) is not None:
+                bands = scale.bands(hosts, own).astype(np.float64)
+                found.append(WeigherPart(scale.weigher.name, own.astype(np.float64), bands))
         return found
 
     def best(self, count: int, among: Flags | None) -> Best:
@@ -599,10 +609,9 @@ class Scoring:
 def _bands_of(hosts: Hosts, spec: InstanceSpec, scales: Sequence[_Scale]) -> Floats:
     """By how many bands each host is better than one that has the least weight of each weigher."""
     bands = np.zeros(len(hosts))
-    for weigher, lowest, factor in scales:
-        if (own := weigher.weigh(hosts, spec)) is not None:
-            each = factor if isinstance(factor, float) else factor[hosts.of(hosts.columns.aggregates)]
-            bands += (own - lowest if lowest else own) * each
+    for scale in scales:
+        if (own := scale.weigher.weigh(hosts, spec)) is not None:
+            bands += scale.bands(hosts, own)
     return bands
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.candidates.columns import Floats, Ints, Rows
+from engine.candidates.columns import Floats, Ints
 
 Amounts = tuple[tuple[str, int], ...]
 
@@ -26,13 +26,15 @@ CLASSES_MAX = 8
 COUNTED_MAX = 1_000
 # All counts are halved when their sum reaches this, so what is asked for now counts more than what was.
 HALVED_AT = 16_384
-# The usual shapes are drawn again after as many requests as there were before, and at least after so many.
+# The usual shapes are drawn again after three times as many requests as there were before, and at least after so many.
 DRAWN_AGAIN_AFTER = 8_192
 # The shares of the usual shapes have this sum. Sums of whole numbers are exact in any order.
 SHARES = 10_000
 # For so many amounts the answers about all hosts are kept.
-KEPT_MAX = 16
-# More than any host has of a class.
+KEPT_MAX = 64
+# A product that should be a whole number may be less by so much.
+_ROUNDING = 1e-9
+# More instances than fit on any host, where a shape asks for none of a class.
 _PLENTY = 1e15
 
 
@@ -44,22 +46,28 @@ class UsualShape(NamedTuple):
 
 
 class _Shapes(NamedTuple):
-    """The usual shapes as arrays: for each, and for each class, the size; and what is added where it asks for none of the class."""
+    """The usual shapes as arrays: for each, and for each class, how many instances fit into 1, and how many more are counted."""
 
     classes: tuple[str, ...]
-    sizes: Floats
-    unasked: Floats
+    per_unit: Floats
+    more: Floats
     shares: Floats
 
     def room(self, free: Floats) -> Floats:
         """The room of hosts with these free amounts: a line for each class, a column for each host; or several such tables."""
-        counts = free[..., np.newaxis, :, :] / self.sizes
-        np.floor(counts, out=counts)
-        counts += self.unasked
+        counts = free[..., np.newaxis, :, :] * self.per_unit
+        counts += self.more
         fitting = counts.min(axis=-2)
+        np.floor(fitting, out=fitting)
         np.maximum(fitting, 0.0, out=fitting)
         room: Floats = self.shares @ fitting
         return room
+
+    def lost(self, free: Floats, taken: Floats) -> Floats:
+        """How much of it they lose to what is taken."""
+        before, after = self.room(np.array((free, free - taken)))
+        lost: Floats = before - after
+        return lost
 
 
 class UsualShapes:
@@ -84,7 +92,7 @@ class UsualShapes:
             self._counts = Counter({each: (count + 1) // 2 for each, count in most})
             self._sum = self._counts.total()
         if self._since >= self._draw_after:
-            self._since, self._draw_after = 0, min(max(1, self._sum), DRAWN_AGAIN_AFTER)
+            self._since, self._draw_after = 0, min(max(1, 3 * self._sum), DRAWN_AGAIN_AFTER)
             self._drawn = self._known = None
 
     @property
@@ -115,10 +123,7 @@ class UsualShapes:
         shapes = self._shapes()
         if shapes is None:
             return None
-        columns = _columns(shapes, free)
-        before, after = shapes.room(np.array((columns, columns - _taken(shapes, amounts))))
-        lost: Floats = before - after
-        return lost
+        return shapes.lost(_columns(shapes, free), _taken(shapes, amounts))
 
     def _shapes(self) -> _Shapes | None:
         if self._drawn is None and self._counts:
@@ -129,62 +134,62 @@ class UsualShapes:
             )
             self._drawn = _Shapes(
                 classes,
-                np.maximum(sizes, 1).astype(np.float64)[:, :, np.newaxis],
-                np.where(sizes > 0, 0.0, _PLENTY)[:, :, np.newaxis],
+                (1 / np.maximum(sizes, 1))[:, :, np.newaxis],
+                np.where(sizes > 0, _ROUNDING, _PLENTY)[:, :, np.newaxis],
                 np.rint(SHARES * np.array([each.share for each in usual])),
             )
         return self._drawn
 
 
+class _Line:
+    """What was found for one amount: what each host loses by it, and how many changes are counted."""
+
+    def __init__(self, taken: Floats) -> None:
+        self.taken = taken
+        self.lost = np.zeros(0)
+        self.seen = -1
+
+
 class _Known:
-    """What was found about all hosts. Hosts that have another amount free than at the last question are looked at again."""
+    """What was found about all hosts. Hosts that have another amount free since are looked at again, when an amount is asked for."""
 
     def __init__(self, shapes: _Shapes) -> None:
         self._shapes = shapes
         self._free = np.zeros((len(shapes.classes), 0))
-        self._room = np.zeros(0)
-        # By what is taken: the line of `_lost`. The one that was asked for the longest time ago is first.
-        self._lines: dict[tuple[float, ...], int] = {}
-        self._taken = np.zeros((KEPT_MAX, len(shapes.classes), 1))
-        self._lost = np.zeros((KEPT_MAX, 0))
+        # The hosts of which the free amounts changed, one after another.
+        self._changed: list[int] = []
+        # The one that was asked for the longest time ago is first.
+        self._lines: dict[Amounts, _Line] = {}
         # The draft that was looked at last, by its list, and how many of its takers are counted.
         self._takers: Sequence[int] = ()
         self._seen = -1
 
     def lost_by(self, amounts: Amounts, free: Callable[[str], Ints], takers: Sequence[int]) -> Floats:
-        shapes = self._shapes
         if takers is not self._takers:
-            self._look_at_all(_columns(shapes, free))
+            self._look_at_all(_columns(self._shapes, free))
         elif len(takers) > self._seen:
-            rows = np.unique(np.array(takers[self._seen :], dtype=np.intp))
-            self._look_at(rows, np.array([free(each)[rows] for each in shapes.classes], dtype=np.float64))
+            rows = np.array(takers[self._seen :], dtype=np.intp)
+            self._free[:, rows] = [free(resource)[rows] for resource in self._shapes.classes]
+            self._changed += takers[self._seen :]
         self._takers, self._seen = takers, len(takers)
-        taken = _taken(shapes, amounts)
-        key = (*taken[:, 0].tolist(),)
-        line = self._lines.pop(key, None)
-        if line is None:
-            # The line of the one that goes, or a new one.
-            line = (
-                len(self._lines) if len(self._lines) < KEPT_MAX else self._lines.pop(next(iter(self._lines)))
-            )
-            self._taken[line] = taken
-            self._lost[line] = self._room - shapes.room(self._free - taken)
-        self._lines[key] = line
-        lost: Floats = self._lost[line]
-        return lost
+        line = self._lines.pop(amounts, None) or _Line(_taken(self._shapes, amounts))
+        if len(self._lines) == KEPT_MAX:
+            del self._lines[next(iter(self._lines))]
+        self._lines[amounts] = line
+        if line.seen < 0:
+            line.lost = self._shapes.lost(self._free, line.taken)
+        elif line.seen < len(self._changed):
+            rows = np.array(self._changed[line.seen :], dtype=np.intp)
+            line.lost[rows] = self._shapes.lost(self._free[:, rows], line.taken)
+        line.seen = len(self._changed)
+        return line.lost
 
     def _look_at_all(self, free: Floats) -> None:
-        if free.shape != self._free.shape:
-            self._free, self._room, self._lines = free, self._shapes.room(free), {}
-            self._lost = np.zeros((KEPT_MAX, free.shape[1]))
-        elif len(changed := (free != self._free).any(axis=0).nonzero()[0]):
-            self._look_at(changed, free[:, changed])
-
-    def _look_at(self, rows: Rows, free: Floats) -> None:
-        known = len(self._lines)
-        self._free[:, rows] = free
-        self._room[rows] = room = self._shapes.room(free)
-        self._lost[:known, rows] = room - self._shapes.room(free - self._taken[:known])
+        if free.shape == self._free.shape and len(self._changed) < len(free[0]):
+            self._changed += (free != self._free).any(axis=0).nonzero()[0].tolist()
+        else:
+            self._changed, self._lines = [], {}
+        self._free = free
 
 
 def _columns(shapes: _Shapes, free: Callable[[str], Ints]) -> Floats:
