@@ -8,24 +8,33 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from engine.choosing.compounds import WayJudge
 from engine.choosing.plugin_settings import (
     MULTIPLIERS,
     OPTIONAL_FILTERS,
+    STANDARD_WAY_JUDGES,
     STANDARD_WEIGHERS,
     PluginSettings,
     chosen_plugins,
 )
-from engine.choosing.plugins import MULTIPLIERS_MAX, Filter, Weigher
+from engine.choosing.plugins import MULTIPLIERS_MAX, Filter, Plugins, Weigher
 from engine.inventories import ALTERNATES_MAX
 from kit.settings import Count, CountOr0, Seconds, Section, require
 
-# Filters and weighers of other packages: functions without arguments, and classes that are called with a multiplier, by entry
-# points (docs/scheduling.md shows one). Only those that the settings name are imported.
+# Plugins of other packages, by entry points (docs/scheduling.md shows one): filters and judges of ways are made without arguments,
+# weighers with a multiplier. Only those that the settings name are imported.
 
 FILTERS_GROUP = "moorage.filters"
 WEIGHERS_GROUP = "moorage.weighers"
+WAY_JUDGES_GROUP = "moorage.way_judges"
 _OF_FILTERS = ("name", "is_per_instance", "reads", "woken_by", "scopes", "image_keys", "passes", "reason")
 _OF_WEIGHERS = ("name", "multiplier", "minimum", "reads", "woken_by", "under", "weigh")
+_OF_WAY_JUDGES = ("may_strike", "reads", "judge")
+
+
+def plugins_of(settings: PluginSettings) -> Plugins:
+    """The plugins that the settings choose, with those of other packages. May raise ValueError."""
+    return chosen_plugins(settings, filters_of(settings), weighers_of(settings), way_judges_of(settings))
 
 
 def filters_of(settings: PluginSettings) -> Mapping[str, Filter]:
@@ -46,6 +55,16 @@ def weighers_of(settings: PluginSettings) -> Mapping[str, Weigher]:
             name, multiplier = _multiplied(text)
             made = _factory("weighers", name, WEIGHERS_GROUP, STANDARD_WEIGHERS)(multiplier)
             loaded[text] = _checked("weighers", name, made, _OF_WEIGHERS)
+    return loaded
+
+
+def way_judges_of(settings: PluginSettings) -> Mapping[str, WayJudge]:
+    """The judges of ways of other packages that the settings name. May raise ValueError."""
+    loaded: dict[str, WayJudge] = {}
+    for name in settings.way_judges:
+        if name not in STANDARD_WAY_JUDGES:
+            made = _factory("way_judges", name, WAY_JUDGES_GROUP, STANDARD_WAY_JUDGES)()
+            loaded[name] = _checked("way_judges", name, made, _OF_WAY_JUDGES)
     return loaded
 
 
@@ -222,7 +241,7 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         # They are made, so that what is wrong with them is told before anything starts, or is read again.
-        chosen_plugins(self, filters_of(self), weighers_of(self))
+        plugins_of(self)
         require(
             self.node_request_timeout_s >= self.request_timeout_s,
             f"node_request_timeout_s is {self.node_request_timeout_s}, must be at least request_timeout_s "

@@ -27,7 +27,6 @@ from bus.workers.consuming import Subscription
 from bus.workers.set_aside import FailedRows
 from bus.workers.station import FeedListener, Station, by_station
 from bus.workers.worker import Worker
-from engine.choosing.plugin_settings import chosen_plugins
 from engine.choosing.plugins import Plugins, multiplier_key
 from engine.inventories import standard_vocabulary
 from engine.picture.picture import Picture
@@ -59,7 +58,7 @@ from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import MoveHostFinder, Mover, UnclaimedShares
 from scheduler_worker.requests.reading import LastFilters, RequestReader
 from scheduler_worker.requests.waking import WaitingMoves, Waker
-from scheduler_worker.settings import PACE, SchedulerPace, SchedulerSettings, filters_of, weighers_of
+from scheduler_worker.settings import PACE, SchedulerPace, SchedulerSettings, plugins_of
 from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.waiting import WaitingSpecs
 
@@ -448,11 +447,11 @@ def scheduler_parts(
         clock=clock,
         chance=chance or random.Random(secrets.randbits(64)),
         picture=Picture() if picture is None else picture,
-        plugins=_plugins_of(settings),
+        plugins=plugins_of(settings),
     )
 
     def take(fresh: SchedulerSettings) -> None:
-        given.plugins.become(_plugins_of(fresh))
+        given.plugins.become(plugins_of(fresh))
         # Other limits may let in what waits.
         given.picture.touched.add_all()
 
@@ -484,10 +483,6 @@ def scheduler_parts(
             ),
         ),
     )
-
-
-def _plugins_of(settings: SchedulerSettings) -> Plugins:
-    return chosen_plugins(settings, filters_of(settings), weighers_of(settings))
 
 
 def _first(given: Given, known: Knowledge, sending: Sending) -> tuple[Part, ...]:

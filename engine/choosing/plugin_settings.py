@@ -16,7 +16,7 @@ from engine.choosing.aggregate_filters import (
     OwnAggregates,
     ProjectsFilter,
 )
-from engine.choosing.compounds import FewestFragments, NearDevices
+from engine.choosing.compounds import FewestFragments, NearDevices, WayJudge
 from engine.choosing.filters import (
     CUT,
     FLAGGED,
@@ -97,6 +97,13 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
             description="The weighers that rank the hosts which pass the filters. A weigher of another package is NAME or NAME=MULTIPLIER."
         ),
     ] = WEIGHERS
+    way_judges: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="What values, or strikes, the ways in which a host could give what a request needs from its providers; other packages "
+            "bring others by their entry points. More of them need more time for hosts with several providers."
+        ),
+    ] = ("fewest_fragments", "near_devices")
     policy: Annotated[
         Literal["spread", "fill", "fit"],
         Meta(
@@ -229,7 +236,7 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
     ] = 50
 
     def __post_init__(self) -> None:
-        for field in ("filters", "weighers"):
+        for field in ("filters", "weighers", "way_judges"):
             named = getattr(self, field)
             if twice := [name for name in named if named.count(name) > 1]:
                 raise ValueError(f"{field} names {twice[0]!r} twice")
@@ -307,15 +314,22 @@ STANDARD_WEIGHERS: Mapping[str, Callable[[PluginSettings], Weigher]] = {
 }
 
 
+STANDARD_WAY_JUDGES: Mapping[str, Callable[[], WayJudge]] = {
+    "fewest_fragments": FewestFragments,
+    "near_devices": NearDevices,
+}
+
+
 def chosen_plugins(
     settings: PluginSettings,
     more_filters: Mapping[str, Filter] | None = None,
     more_weighers: Mapping[str, Weigher] | None = None,
+    more_judges: Mapping[str, WayJudge] | None = None,
 ) -> Plugins:
     """The plugins that the settings choose. `more_...` are those of other packages, by name; the caller has checked that
     each name of the settings is one of these or one of this package.
     """
-    more_filters, more_weighers = more_filters or {}, more_weighers or {}
+    more_filters, more_weighers, more_judges = more_filters or {}, more_weighers or {}, more_judges or {}
     instances_max = settings.instances_per_host_max
     weighers = [
         more_weighers[name] if name in more_weighers else STANDARD_WEIGHERS[name](settings)
@@ -358,5 +372,8 @@ def chosen_plugins(
             )
             for field in reads
         ),
-        way_judges=(FewestFragments(), NearDevices()),
+        way_judges=tuple(
+            more_judges[name] if name in more_judges else STANDARD_WAY_JUDGES[name]()
+            for name in settings.way_judges
+        ),
     )

@@ -12,7 +12,6 @@ import numpy as np
 from msgspec import Struct
 
 from engine.choosing.choosing import Chosen, choose
-from engine.choosing.plugin_settings import chosen_plugins
 from engine.hosts import HostState
 from engine.inventories import (
     ConsumerId,
@@ -26,7 +25,7 @@ from engine.inventories import (
 from engine.picture.picture import Picture
 from engine.picture.usual import SHAPES_MAX, Amounts
 from laboratory.replay.trace import Arrival, Batch, read_trace
-from scheduler_worker.settings import SchedulerSettings, filters_of, weighers_of
+from scheduler_worker.settings import SchedulerSettings, plugins_of
 
 # So many moments of a run are in its picture.
 MOMENTS = 400
@@ -114,7 +113,7 @@ class _Playing:
         seed: int,
     ) -> None:
         self._policy = policy
-        self._plugins = chosen_plugins(settings, filters_of(settings), weighers_of(settings))
+        self._plugins = plugins_of(settings)
         self._batches = batches
         self._chance = random.Random(seed)
         self._salt = self._chance.getrandbits(32)

@@ -163,6 +163,7 @@ TEXTS = {
 LISTS = {
     "scheduler.filters": ("same_host", "capabilities"),
     "scheduler.weighers": ("ram", "metrics"),
+    "scheduler.way_judges": ("near_devices",),
     "scheduler.metrics_weights": ("temperature=-1.5", "load=2"),
     "scheduler.spread_over": ("rack", "availability_zone"),
     "ironic.topics": ("of_nova", "of_us"),

@@ -25,10 +25,12 @@ from engine.choosing.weighers import NumInstances, Pci
 from engine.requests import InstanceSpec, RequestProblem, read_request
 from kit.settings import BadSetting
 from laboratory.plugin_check import PLAIN, a_cloud, breaches
-from scheduler_worker.settings import SCHEDULER, SchedulerSettings, filters_of, weighers_of
+from scheduler_worker.settings import SCHEDULER, SchedulerSettings, plugins_of
 from tests.contracts.placement_orders import VOCABULARY
 from tests.example_plugin.rack_power import KEY, METRIC, EnoughPower, SparePower
 from tests.narrowing import must_be
+from tests.unit.choosing import test_compounds as compounds
+from tests.unit.choosing.scheduler_worlds import a_state
 from tests.unit.choosing.test_scheduler_requests import a_build
 
 ALL = PluginSettings(
@@ -162,7 +164,7 @@ SETTINGS = {
 @pytest.mark.usefixtures("installed")
 def test_a_plugin_of_an_installed_package_is_named_in_the_settings_and_tuned_there() -> None:
     settings = SCHEDULER.read(SETTINGS)
-    plugins = chosen_plugins(settings, filters_of(settings), weighers_of(settings))
+    plugins = plugins_of(settings)
     picture = a_cloud()
     for at, watts in ((0, 100.0), (1, 500.0), (2, 700.0)):
         picture.measure(picture.columns.ids[at], {METRIC: watts})
@@ -178,9 +180,25 @@ def test_a_plugin_of_an_installed_package_is_named_in_the_settings_and_tuned_the
 
 
 @pytest.mark.usefixtures("installed")
+def test_a_judge_of_ways_of_an_installed_package_strikes_and_values_them() -> None:
+    cells = [compounds.below("h-n0", "h", MEMORY_MB=4096), compounds.below("h-n1", "h", MEMORY_MB=8192)]
+    picture = compounds.a_cloud(a_state("h", shape=3), *cells)
+    plugins = plugins_of(SCHEDULER.read({"MOOR_SCHEDULER_WAY_JUDGES": "spare_memory"}))
+
+    specs = [InstanceSpec(amounts=(("MEMORY_MB", amount),)) for amount in (3584, 3584, 3584, 1024)]
+    found = choose(picture, specs, plugins, salt=0)
+
+    # The second leaves more there, the last one would leave less than the cell keeps.
+    assert [*map(compounds.told, found)] == [
+        *("MEMORY_MB:3584@h-n1", "MEMORY_MB:3584@h-n1", "MEMORY_MB:3584@h-n0"),
+        "ways 1: h: has room, but plugins allow none of the ways to take it that were found, 1 in all",
+    ]
+
+
+@pytest.mark.usefixtures("installed")
 def test_a_key_of_another_packages_filter_is_read_and_a_wrong_value_of_it_is_named() -> None:
     settings = SCHEDULER.read(SETTINGS)
-    plugins = chosen_plugins(settings, filters_of(settings), weighers_of(settings))
+    plugins = plugins_of(settings)
 
     read = read_request(a_build({KEY: "400"}), VOCABULARY, plugins.scopes, plugins.image_keys)
     unread = read_request(a_build({KEY: "400"}), VOCABULARY)
@@ -196,6 +214,11 @@ def test_a_key_of_another_packages_filter_is_read_and_a_wrong_value_of_it_is_nam
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
+        (
+            "WAY_JUDGES",
+            "spare",
+            "way_judges names 'spare', must be among fewest_fragments, near_devices, spare_memory; other",
+        ),
         (
             "FILTERS",
             "rack_pwer",
