@@ -1,5 +1,6 @@
 """A host that is gone for good is deleted: not while something is left on it, and then wherever it was known."""
 
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -22,7 +23,7 @@ from bus.messages.hosts import (
 )
 from bus.messages.placement import ReportAnswered
 from engine.hosts import NODE, HostFacts, HostState
-from engine.inventories import AggregateId, ReportedInventory, ReportedProvider
+from engine.inventories import AggregateId, ProviderId, ReportedInventory, ReportedProvider
 from laboratory.computes.faults import FallsSilent, FaultScript
 from laboratory.computes.hosts import SimulatedHost
 from scheduler_worker.host_orders import HostOrders
@@ -162,14 +163,20 @@ async def test_a_host_that_is_heard_while_it_is_deleted_is_not_forgotten(
     clock = Clock(datetime.now(UTC))
     async with cloud("memory", "sqlite") as setup, setup.scheduling("h1", clock=clock, bus=SOON):
         clock.pass_s(LONG_S)
-        forgotten = HostOrders._forgotten  # noqa: SLF001 - where its row goes
+        forgotten, unheard = HostOrders._forgotten, HostRegistry.unheard  # noqa: SLF001 - where its row goes
+        is_heard = ContextVar("is_heard", default=False)
 
-        # It is silent whenever the order is judged, and heard whenever its row would go.
+        # It is silent whenever the order is judged, also when it is judged again, and heard whenever its row would go.
         async def heard_meanwhile(orders: HostOrders, host: HostState) -> HostState | str:
-            with monkeypatch.context() as meanwhile:
-                meanwhile.setattr(HostRegistry, "unheard", lambda *_: timedelta(seconds=1))
-                return await forgotten(orders, host)
+            before = is_heard.set(True)
+            answer = await forgotten(orders, host)
+            is_heard.reset(before)
+            return answer
 
+        def silent_before(registry: HostRegistry, host: ProviderId) -> timedelta | None:
+            return timedelta(seconds=1) if is_heard.get() else unheard(registry, host)
+
+        monkeypatch.setattr(HostRegistry, "unheard", silent_before)
         monkeypatch.setattr(HostOrders, "_forgotten", heard_meanwhile)
 
         assert (await refused(setup, "h1")).startswith("was heard meanwhile, and its providers are deleted")
