@@ -2,8 +2,8 @@
 
 An entry is how the id of tests begins: a folder, a file, a test, or a test with its parameters. Where only some parameters of a test are
 long, they have the marker `proof` in its file: the layouts of stories (layouts.py), the seeds of the simulation (test_simulation.py), and others.
-Of the stories on servers `make test` runs the first one of each file. Of these files, and of those in BY_TURNS, it runs a third at each
-commit: which one follows from the tree of git, so another commit runs others.
+`make test` runs the first story on servers of each file. These files, and those in BY_TURNS, take turns: it runs a third of them at each
+commit. Which third it is follows from the tree of git, so another commit runs others.
 """
 
 import subprocess

@@ -187,8 +187,8 @@ def other_way(
 def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Chosen]:
     """Choose a host for each of these equal instances, as far as hosts have room."""
     chosen: list[Chosen] = []
-    # Hosts are ranked first, and searched only when an instance takes them, unless the result of the search is a part of the rank: if the
-    # request prefers traits or classes, or if weighers compare hosts.
+    # Hosts are ranked first, and searched only when an instance takes them. If the request prefers traits or classes, or if weighers
+    # compare hosts, the result of the search is a part of the rank.
     weighing = batch.weighing(spec)
     searches_late = batch.draft.must_search(spec) and not (spec.prefers_something or weighing.compares)
     spares: tuple[int, ...] = _SPARES if searches_late else ()

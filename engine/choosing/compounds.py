@@ -274,7 +274,7 @@ PREFERENCE_FACTOR = 1_000.0
 
 
 class Verdict(Enum):
-    """What the search says against a host."""
+    """Why the search found no way on a host."""
 
     # It was cut, so nobody knows whether the host has room.
     CUT = 1

@@ -64,7 +64,7 @@ class Filter(Protocol):
     is_per_instance: bool = False
     reads: tuple[str, ...] = ()
     woken_by: tuple[HostChange, ...] = ()
-    # What the search of a compound host says against it, if this filter stands for that.
+    # A filter may stand for the hosts on which the search finds no way, for this reason.
     verdict: Verdict | None = None
     # The prefixes (before the colon) of extra specs that it reads, and the image properties. Others are refused.
     scopes: tuple[str, ...] = ()

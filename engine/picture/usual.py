@@ -1,11 +1,12 @@
 """The shapes that a cloud is usually asked for, and how many of these a host has room for.
 
-A shape is what one instance asks of each class. The shapes of recent requests are counted, and the most frequent ones are the
-usual ones. How much room a host has is said in them: for each shape, so many instances fit there as its scarcest class allows,
-and the sum counts each shape by its share of the requests. So a host that has memory and no processor left has no room.
+A shape has the amounts that one instance asks of each class. The shapes of recent requests are counted, and the most frequent
+ones are the usual ones. The room of a host is a number. For each usual shape, count the instances that fit there, as the scarcest
+class allows. The room is the sum of these counts, each multiplied by the share of its shape in the requests. So a host that has
+memory and no processor left has no room.
 
-What an instance takes from a host is how much room the host has less afterwards. A host that has already lost its room for
-large shapes loses less by a small one, so large shapes keep the hosts that still have room for them.
+An instance costs a host some of this room. A host that has no room left for large shapes loses less by a small one, so large
+shapes keep the hosts that still have room for them.
 """
 
 from collections import Counter
@@ -119,7 +120,7 @@ class UsualShapes:
         return self._known.lost_by(amounts, free, takers)
 
     def lost_there(self, amounts: Amounts, free: Callable[[str], Ints]) -> Floats | None:
-        """The same about any hosts; nothing is kept."""
+        """As `lost_by`, for any hosts; no answer is kept."""
         shapes = self._shapes()
         if shapes is None:
             return None
@@ -142,7 +143,7 @@ class UsualShapes:
 
 
 class _Line:
-    """What was found for one amount: what each host loses by it, and how many changes are counted."""
+    """The room that each host loses by one amount, and how many of the changes it counts."""
 
     def __init__(self, taken: Floats) -> None:
         self.taken = taken
@@ -151,7 +152,7 @@ class _Line:
 
 
 class _Known:
-    """What was found about all hosts. Hosts that have another amount free since are looked at again, when an amount is asked for."""
+    """The answers about all hosts. When an amount is asked for again, only hosts of which the free amounts changed are computed."""
 
     def __init__(self, shapes: _Shapes) -> None:
         self._shapes = shapes

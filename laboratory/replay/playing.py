@@ -45,10 +45,10 @@ class HostKind(Struct, frozen=True):
 
 
 class ReplayMoment(Struct, frozen=True):
-    """What a run had come to: processors in use, free ones, those of them that are stranded, hosts without instances, and the
+    """A moment of a run: processors in use, free ones, those of them that are stranded, hosts without instances, and the
     processors of all instances that were refused so far.
 
-    Stranded is what instances of no usual shape of the trace could use: on its host there is too little memory or disk left.
+    Processors are stranded if instances of no usual shape of the trace could use them: their host has too little memory or disk left.
     """
 
     at_s: float

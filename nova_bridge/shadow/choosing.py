@@ -288,7 +288,7 @@ class ShadowChooser:
     # What is held
 
     def _leaving(self, instances: Sequence[InstanceId], held: Held) -> list[Occupant]:
-        """What counts as free: all that the instances hold. What a pool gives counts with the first host."""
+        """The instances as occupants of their hosts: what they hold counts as free. The amounts of a pool count with the first host."""
         found: list[Occupant] = []
         for instance in instances:
             amounts = held.get(ConsumerId(instance), ())

@@ -195,7 +195,7 @@ def test_what_each_host_loses_is_what_the_slow_way_finds_whatever_changed_betwee
             takers.append(random.randrange(hosts))
             free[random.choice(classes)][takers[-1]] = random.randint(-2, 60)
         if random.random() < 0.2:
-            # Whatever was looked at already.
+            # Hosts that were looked at already, too.
             takers = [*takers, random.randrange(hosts)]
         amounts = random.choice(asked)
         now = [{resource: int(free[resource][host]) for resource in classes} for host in range(hosts)]
