@@ -524,9 +524,10 @@ class Scoring:
             self._bands = _bands_of(hosts, spec, self._scales)
         else:
             read = as_declared(spec, [field for scale in shared for field in scale.weigher.reads])
-            self._bands = hosts.cached(_bands_of, read, tuple(shared))
-            for scale, own in own_ones:
-                self._bands = self._bands + scale.bands(hosts, own)
+            parts = [scale.bands(hosts, own) for scale, own in own_ones]
+            if shared or not parts:
+                parts.insert(0, hosts.cached(_bands_of, read, tuple(shared)))
+            self._bands = sum(parts[1:], parts[0])
         # The first band ends with the best host, so that hosts close to it are its equals.
         self._top = _most(self._bands, qualify) + _ROUNDING
 

@@ -20,14 +20,14 @@ from engine.candidates.columns import Floats, Ints
 Amounts = tuple[tuple[str, int], ...]
 
 # So many of the most frequent shapes are the usual ones.
-SHAPES_MAX = 16
+SHAPES_MAX = 8
 # A shape of more classes is none: a project chooses how many its flavors name, and each costs a column and a part of the overview.
 CLASSES_MAX = 8
 # So many are counted; the less frequent half of them is forgotten when there are more.
 COUNTED_MAX = 1_000
 # All counts are halved when their sum reaches this, so what is asked for now counts more than what was.
 HALVED_AT = 16_384
-# The usual shapes are drawn again after three times as many requests as there were before, and at least after so many.
+# The usual shapes are drawn again after seven times as many requests as there were before, and at least after so many.
 DRAWN_AGAIN_AFTER = 8_192
 # The shares of the usual shapes have this sum. Sums of whole numbers are exact in any order.
 SHARES = 10_000
@@ -54,7 +54,7 @@ class _Shapes(NamedTuple):
     more: Floats
     shares: Floats
 
-    def room(self, free: Floats) -> Floats:
+    def room(self, free: Ints) -> Floats:
         """The room of hosts with these free amounts: a line for each class, a column for each host; or several such tables."""
         counts = free[..., np.newaxis, :, :] * self.per_unit
         counts += self.more
@@ -64,9 +64,9 @@ class _Shapes(NamedTuple):
         room: Floats = self.shares @ fitting
         return room
 
-    def lost(self, free: Floats, taken: Floats) -> Floats:
-        """How much of it they lose to what is taken."""
-        before, after = self.room(np.array((free, free - taken)))
+    def lost(self, free: Ints, taken: Ints) -> Floats:
+        """How much of it they lose to the amounts `taken`, which has 0 for each class before it."""
+        before, after = self.room(free - taken)
         lost: Floats = before - after
         return lost
 
@@ -93,7 +93,7 @@ class UsualShapes:
             self._counts = Counter({each: (count + 1) // 2 for each, count in most})
             self._sum = self._counts.total()
         if self._since >= self._draw_after:
-            self._since, self._draw_after = 0, min(max(1, 3 * self._sum), DRAWN_AGAIN_AFTER)
+            self._since, self._draw_after = 0, min(max(1, 7 * self._sum), DRAWN_AGAIN_AFTER)
             self._drawn = self._known = None
 
     @property
@@ -124,7 +124,7 @@ class UsualShapes:
         shapes = self._shapes()
         if shapes is None:
             return None
-        return shapes.lost(_columns(shapes, free), _taken(shapes, amounts))
+        return shapes.lost(np.array([free(resource) for resource in shapes.classes]), _taken(shapes, amounts))
 
     def _shapes(self) -> _Shapes | None:
         if self._drawn is None and self._counts:
@@ -145,7 +145,7 @@ class UsualShapes:
 class _Line:
     """The room that each host loses by one amount, and how many of the changes it counts."""
 
-    def __init__(self, taken: Floats) -> None:
+    def __init__(self, taken: Ints) -> None:
         self.taken = taken
         self.lost = np.zeros(0)
         self.seen = -1
@@ -156,7 +156,7 @@ class _Known:
 
     def __init__(self, shapes: _Shapes) -> None:
         self._shapes = shapes
-        self._free = np.zeros((len(shapes.classes), 0))
+        self._free: Ints = np.zeros((len(shapes.classes), 0), dtype=np.int64)
         # The hosts of which the free amounts changed, one after another.
         self._changed: list[int] = []
         # The one that was asked for the longest time ago is first.
@@ -167,7 +167,7 @@ class _Known:
 
     def lost_by(self, amounts: Amounts, free: Callable[[str], Ints], takers: Sequence[int]) -> Floats:
         if takers is not self._takers:
-            self._look_at_all(_columns(self._shapes, free))
+            self._look_at_all([free(resource) for resource in self._shapes.classes])
         elif len(takers) > self._seen:
             rows = np.array(takers[self._seen :], dtype=np.intp)
             self._free[:, rows] = [free(resource)[rows] for resource in self._shapes.classes]
@@ -180,24 +180,27 @@ class _Known:
         if line.seen < 0:
             line.lost = self._shapes.lost(self._free, line.taken)
         elif line.seen < len(self._changed):
-            rows = np.array(self._changed[line.seen :], dtype=np.intp)
+            # A host that instances are packed onto is there again and again.
+            rows = np.array([*dict.fromkeys(self._changed[line.seen :])], dtype=np.intp)
             line.lost[rows] = self._shapes.lost(self._free[:, rows], line.taken)
         line.seen = len(self._changed)
         return line.lost
 
-    def _look_at_all(self, free: Floats) -> None:
-        if free.shape == self._free.shape and len(self._changed) < len(free[0]):
-            self._changed += (free != self._free).any(axis=0).nonzero()[0].tolist()
-        else:
-            self._changed, self._lines = [], {}
-        self._free = free
+    def _look_at_all(self, free: Sequence[Ints]) -> None:
+        hosts = len(free[0])
+        if len(self._free[0]) != hosts or len(self._changed) > hosts:
+            self._free, self._changed, self._lines = np.array(free), [], {}
+            return
+        changed = np.zeros(hosts, dtype=np.bool_)
+        for before, now in zip(self._free, free, strict=True):
+            changed |= before != now
+        rows = changed.nonzero()[0]
+        self._free[:, rows] = [each[rows] for each in free]
+        self._changed += rows.tolist()
 
 
-def _columns(shapes: _Shapes, free: Callable[[str], Ints]) -> Floats:
-    return np.array([free(resource) for resource in shapes.classes], dtype=np.float64)
-
-
-def _taken(shapes: _Shapes, amounts: Amounts) -> Floats:
-    """One column: what an instance takes of each class."""
+def _taken(shapes: _Shapes, amounts: Amounts) -> Ints:
+    """The amounts that are taken of each class without the instance and with it, each as a table of one column."""
     asked = dict(amounts)
-    return np.array([[asked.get(resource, 0)] for resource in shapes.classes], dtype=np.float64)
+    with_it = [[asked.get(resource, 0)] for resource in shapes.classes]
+    return np.array([np.zeros_like(with_it), with_it])
