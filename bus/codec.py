@@ -26,7 +26,7 @@ from bus.unreadable import (
     without_nul,
 )
 from engine.inventories import Count
-from kit.errors import NOT_AS_EXPECTED, NOT_JSON, FieldProblem
+from kit.errors import UNREADABLE, FieldProblem
 from kit.times import YEAR_MAX, YEAR_MIN, finder_of, too_far
 
 Json = dict[str, Any]
@@ -89,7 +89,7 @@ class Codec:
         """Decode one message, or say why it cannot be decoded. Does not raise, whatever the bytes are."""
         try:
             envelope: Envelope[Message] = self._decoder.decode(line)
-        except NOT_JSON as problem:
+        except UNREADABLE as problem:
             return self._decode_carefully(line, problem_in(problem, line))
         message = envelope.message
         # If re-encoding gives the same bytes, the message has no unknown keys. Encoding costs a fifth of
@@ -112,7 +112,7 @@ class Codec:
         try:
             wrapped = _wrapped.decode(line)
             typed = _typed.decode(wrapped.message)
-        except NOT_JSON as broken:
+        except UNREADABLE as broken:
             return _unreadable(line, problem_in(broken, line))
         name = typed.type
         kind = self._kinds.get(name)
@@ -144,7 +144,7 @@ class Codec:
             upgraded: Envelope[Message] = msgspec.convert(
                 envelope | {"message": message, "version": version}, self._envelope
             )
-        except NOT_AS_EXPECTED as problem:
+        except UNREADABLE as problem:
             return _unreadable(line, problem_in(problem, line), wrapped, typed)
         wrong = nul_in(line) or self._too_far_in(upgraded)
         return upgraded if wrong is None else _unreadable(line, wrong, wrapped, typed)
@@ -172,7 +172,7 @@ class FewTypesCodec(Codec):
         self._of = functools.cache(lambda name: Codec((self._kinds[name],), self._upgrades))
 
     def decode(self, line: bytes) -> Envelope[Message] | Unreadable | NewerVersion:
-        with suppress(*NOT_JSON):
+        with suppress(*UNREADABLE):
             name = _typed.decode(_wrapped.decode(line).message).type
             if name in self._kinds:
                 return self._of(name).decode(line)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import inspect
 
 from bus.message import Message
-from kit.errors import NOT_AS_EXPECTED, NOT_JSON, FieldProblem
+from kit.errors import UNREADABLE, FieldProblem
 
 VALUE_SHOWN_MAX = 200
 REASON_SHOWN_MAX = 1_000
@@ -63,7 +63,7 @@ def problem_in(problem: Exception, line: bytes) -> FieldProblem:
         value: Any = msgspec.json.decode(line)
         for key, index in _STEP.findall(found["path"]):
             value = value[key] if key else value[int(index)]
-    except NOT_AS_EXPECTED:
+    except UNREADABLE:
         return FieldProblem(reason, path)
     return FieldProblem(f"{reason}: got {_json(value)}", path, _shown(value))
 
@@ -77,7 +77,7 @@ def unread_key(line: bytes, kind: type[Message]) -> FieldProblem | None:
             known = ", ".join(sorted(_fields(at[1])))
             field = _field(f"{at[0]}.{key}")
             return FieldProblem(f"unknown field {field!r}: known are {known}", field, _shown(value))
-    except NOT_AS_EXPECTED as problem:
+    except UNREADABLE as problem:
         # The parts that the typed decoder skips may be invalid UTF-8 or invalid numbers.
         return problem_in(problem, line)
     return None
@@ -89,7 +89,7 @@ def nul_in(line: bytes) -> FieldProblem | None:
         return None
     try:
         found = _text_with(NUL, msgspec.json.decode(line))
-    except NOT_JSON as problem:
+    except UNREADABLE as problem:
         return problem_in(problem, line)
     if found is None:
         return None
@@ -115,7 +115,7 @@ def _no_utf8_in(line: bytes) -> FieldProblem:
         reason = "no UTF-8"
     try:
         found = _text_with("\ufffd", msgspec.json.decode(line.decode(errors="replace")))
-    except NOT_JSON:
+    except UNREADABLE:
         return FieldProblem(reason)
     return FieldProblem(reason, *(found or ()))
 
@@ -147,7 +147,7 @@ def _field(path: str) -> str:
 def request_id_in(raw: msgspec.Raw) -> UUID | None:
     try:
         return msgspec.json.decode(raw, type=UUID | None)
-    except NOT_JSON:
+    except UNREADABLE:
         return None
 
 

@@ -24,9 +24,9 @@ from msgspec import UNSET, Struct, UnsetType
 
 from bus.addresses import Addresses
 from engine.inventories import ProviderId
-from ironic_sync.core.node import NOT_AS_TYPED, InterfaceCheck, Node, NodeData, flaw_of, node_of, shown
+from ironic_sync.core.node import InterfaceCheck, Node, NodeData, flaw_of, node_of, shown
 from ironic_sync.settings import IRONIC_API
-from kit.errors import NOT_AS_EXPECTED, Locked, Operational, VersionNotOffered, WrongAnswer
+from kit.errors import UNREADABLE, Locked, Operational, VersionNotOffered, WrongAnswer
 from kit.keystone import OpenStackSettings
 from kit.login import ERRORS, MESSAGE_MAX, NOT_FOUND, RestAnswer, marker_of
 from kit.rest import RequestNotDone, RestClient, RestLimits
@@ -122,7 +122,7 @@ def is_missing(answer: RestAnswer) -> bool:
     """
     try:
         return answer.status == NOT_FOUND and bool(msgspec.json.decode(answer.body)["error_message"])
-    except NOT_AS_EXPECTED:
+    except UNREADABLE:
         return False
 
 
@@ -169,7 +169,7 @@ def read_node(listed: object) -> Read | UnreadableNode:
         )
     try:
         data = msgspec.convert(dict.fromkeys(YOUNG_FIELDS) | listed, NodeData)
-    except NOT_AS_TYPED as problem:
+    except UNREADABLE as problem:
         return UnreadableNode(_id_of(listed), flaw_of(problem, msgspec.json.encode(listed)))
     return Read(node_of(data), reservation)
 
@@ -178,7 +178,7 @@ def changed_at(listed: object, by: ChangeTime = "updated_at") -> datetime | None
     """When Ironic last changed or created this node of its answer; None if that is not there, or cannot be read."""
     try:
         at = msgspec.convert(listed.get(by) if isinstance(listed, dict) else None, datetime | None)
-    except NOT_AS_TYPED:
+    except UNREADABLE:
         return None
     return at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
 
@@ -186,7 +186,7 @@ def changed_at(listed: object, by: ChangeTime = "updated_at") -> datetime | None
 def _id_of(listed: Mapping[str, object]) -> ProviderId | None:
     try:
         return msgspec.convert(listed.get("uuid"), ProviderId)
-    except NOT_AS_TYPED:
+    except UNREADABLE:
         return None
 
 

@@ -121,11 +121,12 @@ class Bug(Failure):
     """The program is wrong; continuing would do harm."""
 
 
-# Everything that decoding a line may raise: no JSON, no UTF-8, nested too deep, or not of the expected type.
-NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
-
-# Also what reading parts of its JSON may raise, if it lacks the form that an upgrade or a path expects.
-NOT_AS_EXPECTED = (*NOT_JSON, LookupError, TypeError, AttributeError, ArithmeticError)
+# Everything that reading the text of another program may raise: no JSON, no UTF-8, nested too deep, not of the expected type, or
+# without the parts that are read of it.
+UNREADABLE = (
+    *(msgspec.MsgspecError, ValueError, RecursionError),
+    *(LookupError, TypeError, AttributeError, ArithmeticError),
+)
 
 
 class FieldProblem(NamedTuple):

@@ -18,7 +18,7 @@ import httpx
 import msgspec
 from msgspec import Meta, Struct
 
-from kit.errors import Operational, Unavailable, WrongAnswer
+from kit.errors import UNREADABLE, Operational, Unavailable, WrongAnswer
 from kit.settings import BadSetting, Section
 from kit.tls import TlsClient
 from kit.urls import BadSecretFile, read_secret
@@ -237,7 +237,7 @@ class KeystoneTokens:
             raise KeystoneRefused(self._refusal)
         try:
             return _read(answer, self._clock_s())
-        except (KeyError, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as problem:
+        except UNREADABLE as problem:
             raise WrongAnswer(f"{name}: an answer that is not as it must be: {problem!r}") from None
 
 

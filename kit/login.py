@@ -14,7 +14,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from kit.errors import NOT_AS_EXPECTED, WrongAnswer
+from kit.errors import UNREADABLE, WrongAnswer
 from kit.keystone import OPENSTACK, OpenStackSettings, Token
 from kit.settings import BadSetting
 from kit.tls import BadCertificate, client_tls
@@ -38,7 +38,7 @@ class RestAnswer(Struct, frozen=True):
         """The text of the error in the answer. If the answer has none in a form of OpenStack's, the beginning of its body."""
         try:
             text = _message_in(msgspec.json.decode(self.body))
-        except NOT_AS_EXPECTED:
+        except UNREADABLE:
             text = self.body[:MESSAGE_MAX].decode(errors="replace")
         # It becomes a reason of instances, and no database text may have a NUL in it.
         return text[:MESSAGE_MAX].replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -25,7 +25,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from kit.errors import NOT_JSON, CredentialsRefused, TookTooLong, Transient, Unavailable, WrongAnswer
+from kit.errors import UNREADABLE, CredentialsRefused, TookTooLong, Transient, Unavailable, WrongAnswer
 from kit.keystone import OPENSTACK, KeystoneRefused, KeystoneTokens, OpenStackSettings, Token, check_account
 from kit.login import CATALOGUE, ERRORS, RestAnswer, RestService, basic_of, has_user, tls_of
 from kit.parts import Pauses, Retrying
@@ -176,7 +176,7 @@ class RestClient:
     def read(self, answer: RestAnswer, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(answer.body, type=kind)
-        except NOT_JSON as problem:
+        except UNREADABLE as problem:
             raise WrongAnswer(f"{self.name}: an answer that is not as it must be: {problem}") from problem
 
     async def send(

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from bus.topology import CELL0, CELL_NAME
 from engine.inventories import AggregateId, CellName, ProviderId
+from kit.errors import UNREADABLE
 from nova_bridge.envelope import Fields, RefusedError, read_object, texts_in
 from nova_bridge.request_spec import NovaNames
 from nova_bridge.selection import ComputeNode
@@ -350,7 +351,7 @@ def read_notification(body: bytes) -> Heard | NotHeard:
     try:
         fields = Fields(msgspec.json.decode(_unwrapped(body)), "")
         event = fields.text("event_type")
-    except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
+    except UNREADABLE as problem:
         return NotHeard("", f"this is no notification: {problem}")
     except RefusedError as refused:
         return NotHeard("", str(refused))

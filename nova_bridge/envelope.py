@@ -12,6 +12,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
+from kit.errors import UNREADABLE
+
 # The error of everything that reads Nova's messages.
 
 
@@ -221,7 +223,7 @@ def redacted(body: bytes) -> bytes:
         if isinstance(plain, dict) and isinstance(inner := outer.get(MESSAGE), str):
             plain[MESSAGE] = msgspec.json.encode(_without_context(msgspec.json.decode(inner))).decode()
         return msgspec.json.encode(plain)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
+    except UNREADABLE:
         return msgspec.json.encode({"unreadable": len(body)})
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from engine.inventories import ConsumerId
-from kit.errors import NOT_JSON
+from kit.errors import UNREADABLE
 from moor.client.books.rules import FirstLook, NovaToAsk
 from moor.flags import option
 from moor.options import (
@@ -120,7 +120,7 @@ class LooksInFile:
             return {}
         except OSError as problem:
             fail(f"{self._file} cannot be read: {problem.strerror or problem}")
-        except NOT_JSON as problem:
+        except UNREADABLE as problem:
             tell(
                 f"{self._file} is not as this command writes it, and counts for nothing: {problem}", "yellow"
             )

@@ -26,7 +26,7 @@ from bus.unix_socket.frames import (
     read_frame,
     request_for,
 )
-from kit.errors import NOT_JSON, AccessRefused, ConnectionLost, ConsumerCancelled, Interrupted, Refusal
+from kit.errors import UNREADABLE, AccessRefused, ConnectionLost, ConsumerCancelled, Interrupted, Refusal
 
 # A broker without an alarm that does not answer for so long hangs; the socket alone would not show that.
 ANSWER_S_MAX = 30.0
@@ -172,7 +172,7 @@ class UnixConnection:
         try:
             while True:
                 self._received(decode_reply(await read_frame(self._reader)))
-        except (EOFError, ConnectionError, *NOT_JSON) as problem:
+        except (EOFError, ConnectionError, *UNREADABLE) as problem:
             was_closed = isinstance(problem, EOFError)
             self._end(self._cut or ("the other end closed the connection" if was_closed else str(problem)))
 

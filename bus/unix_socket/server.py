@@ -26,7 +26,7 @@ from bus.unix_socket.frames import (
     frame_of,
     read_frame,
 )
-from kit.errors import NOT_JSON, Interrupted, Refusal
+from kit.errors import UNREADABLE, Interrupted, Refusal
 
 # One client of a served memory broker: relays its requests and pushes its deliveries.
 
@@ -101,7 +101,7 @@ class Session:
             return decode_request(await read_frame(self._reader))
         except (EOFError, ConnectionError):
             return None
-        except NOT_JSON as problem:
+        except UNREADABLE as problem:
             log.warning("disconnecting a client that sent an invalid request: %s", problem)
             return None
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from engine.inventories import ConsumerId, ProviderId
+from kit.errors import UNREADABLE
 
 
 class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -148,11 +149,6 @@ def _is_plain(value: object) -> bool:
 # Such texts are rare, so this may take time.
 
 
-# All that msgspec raises: no JSON, no UTF-8, nested too deep, or not as the type says.
-NOT_AS_TYPED = (msgspec.MsgspecError, ValueError, RecursionError)
-# And all that a walk along a path through any JSON raises.
-_NOT_FOUND = (*NOT_AS_TYPED, LookupError, TypeError)
-
 SHOWN_MAX = 80
 _MISSING = re.compile(r"missing required field `(?P<key>[^`]+)`")
 _DATA = "ironic_object.data"
@@ -193,7 +189,7 @@ def _value_at(keys: list[str], text: bytes | str) -> str:
         for key in keys:
             value = value[int(key)] if isinstance(value, list) else value[key]
         return shown(value)
-    except _NOT_FOUND:
+    except UNREADABLE:
         return "not as it must be"
 
 

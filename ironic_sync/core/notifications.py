@@ -14,7 +14,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from engine.inventories import ConsumerId, ProviderId
-from ironic_sync.core.node import NOT_AS_TYPED, SHOWN_MAX, Label, Node, NodeData, flaw_of, node_of, shown
+from ironic_sync.core.node import SHOWN_MAX, Label, Node, NodeData, flaw_of, node_of, shown
+from kit.errors import UNREADABLE
 from kit.times import microseconds
 
 # The table of Ironic's event types for nodes and allocations, and how each is treated.
@@ -199,7 +200,7 @@ def _unwrapped(body: bytes) -> _Notification | UnreadableNotification:
         if isinstance(envelope.message, str):
             text = envelope.message
         return _notification.decode(text)
-    except NOT_AS_TYPED as problem:
+    except UNREADABLE as problem:
         return UnreadableNotification(reason=flaw_of(problem, text))
 
 
@@ -231,7 +232,7 @@ def _about(notification: _Notification, event: Event, at_us: int) -> Notificatio
                     doubt=error if event.treatment == "taken and doubted" else "",
                     is_deleted=event.treatment == "deleted",
                 )
-    except NOT_AS_TYPED as problem:
+    except UNREADABLE as problem:
         return UnreadableNotification(reason=flaw_of(problem, bytes(text)))
 
 
@@ -246,5 +247,5 @@ def _node_named_in(notification: _Notification) -> ProviderId | None:
         return None
     try:
         return _named.decode(_payload.decode(notification.payload).data).uuid
-    except NOT_AS_TYPED:
+    except UNREADABLE:
         return None

@@ -36,7 +36,7 @@ DOUBTS_MAX = 10
 FIRST_NOTIFICATION = "its first notification: Ironic sends no shard"
 TRAITS_CHANGED = "its traits changed: Ironic announces them before it writes them"
 ALLOCATION_CHANGED = "an allocation changed: Ironic sends no notification of the node"
-UNREADABLE = "a notification of it could not be read"
+NOTIFICATION_UNREADABLE = "a notification of it could not be read"
 OLDER_THAN_READ = "a notification may be older than what was read"
 NOT_LISTED = "Ironic's list of nodes has it no more"
 DELETED_SPEAKS = "a notification came after its deletion"
@@ -64,7 +64,7 @@ def after_notification(row: NodeRow, notification: Notification, rules: Ordering
         case UnreadableNotification() if 0 < notification.at_us <= row.heard_at_us:
             return row
         case UnreadableNotification():
-            return _doubted(row, rules, UNREADABLE, held=True)
+            return _doubted(row, rules, NOTIFICATION_UNREADABLE, held=True)
 
 
 def read_again(row: NodeRow, node: Node, version_before: int, at_us: int) -> NodeRow | None:

@@ -28,7 +28,7 @@ from bus.workers.dead_letters import open_dead_letters
 from compute_sim.core.attempts import HostOrder, key_of
 from engine.flavors import Flavor, InstanceId
 from engine.inventories import ProviderId, ReportedInventory, ResourceAmount, Share
-from kit.errors import Failure, Interrupted
+from kit.errors import UNREADABLE, Failure, Interrupted
 from kit.times import now
 from laboratory.check.orders import ANSWERS, Answer, ExpectedAttempts, HostUnderCheck, InstanceOrders, agrees
 
@@ -530,6 +530,6 @@ def _names(heard: Heard, order: HostOrder) -> bool:
     """Is this, as far as it can be read, about the instance of the order?"""
     try:
         said = msgspec.json.decode(heard.line)["message"]["instance"]
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except UNREADABLE:
         return False
     return bool(said == str(order.instance))

@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec import UNSET, Meta, Struct, structs
 
-from kit.errors import NOT_JSON
+from kit.errors import UNREADABLE
 
 Json = Mapping[str, Any]
 UuidText = Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}\Z")]
@@ -267,7 +267,7 @@ class NodeFile:
         for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
             try:
                 self._take(decoder.decode(line))
-            except NOT_JSON as problem:
+            except UNREADABLE as problem:
                 raise ValueError(f"{path} is not the file of a simulated Ironic's nodes: {problem}") from None
         self._descriptor = -1
         self._begin()

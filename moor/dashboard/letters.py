@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.topology import Site
-from kit.errors import Failure
+from kit.errors import UNREADABLE, Failure
 from kit.settings import without_password
 from moor.broker.deployments import BrokerDeployment
 from moor.client import Client, ClientError, DeadLetter
@@ -203,11 +203,11 @@ def masked(body: bytes) -> str:
     """
     try:
         return _in_words(msgspec.json.decode(body))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         pass
     try:
         return "\n".join([_in_words(msgspec.json.decode(line)) for line in body.split(b"\n")])
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         text = body[:BROKEN_MAX].decode(errors="replace")
         return _without_password(_SECRET_TEXT.sub(rf'\1"{HIDDEN}"', text))
 

@@ -11,6 +11,7 @@ from msgspec import Struct, ValidationError
 
 from bus.message import Message
 from engine.flavors import Flavor
+from kit.errors import UNREADABLE
 
 IRONIC = "ironic"
 INSTANCE, MIGRATION = "INSTANCE", "MIGRATION"
@@ -308,7 +309,7 @@ def flavor_of(data: dict[str, Any], where: str) -> Flavor:
             swap_mb=int(data["swap"] or 0),
             extra_specs={str(key): str(value) for key, value in (data.get("extra_specs") or {}).items()},
         )
-    except (KeyError, TypeError, ValueError) as wrong:
+    except UNREADABLE as wrong:
         raise ContradictionError(f"{where}: a field is missing or wrong: {wrong!r}") from None
 
 
@@ -321,7 +322,7 @@ def cells_in(text: str | None, where: str) -> tuple[NovaGuestCell, ...]:
         return tuple(
             [_guest_cell(data_of(each, "InstanceNUMACell", where)) for each in data.get("cells") or ()]
         )
-    except (KeyError, TypeError, ValueError) as wrong:
+    except UNREADABLE as wrong:
         raise ContradictionError(f"{where}: a field is missing or wrong: {wrong!r}") from None
 
 

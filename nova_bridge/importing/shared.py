@@ -21,6 +21,7 @@ from bus.messages.stored_names import (
 from engine.flavors import Flavor
 from engine.hosts import Aggregate, HostState
 from engine.inventories import AggregateId, GroupId, ProviderState
+from kit.errors import UNREADABLE
 from kit.parts import batches_of
 from moor.client.bus_client import BusClient, items_of
 from moor.client.finding import PAGE
@@ -122,7 +123,7 @@ def _group(row: Row) -> CreateGroup:
     try:
         rules = json.loads(row["rules"]) if row["rules"] else {}
         max_per_host = int(rules.get("max_server_per_host", 1))
-    except (ValueError, TypeError, AttributeError):
+    except UNREADABLE:
         must_be = '{"max_server_per_host": NUMBER}'
         raise wrong(f"instance_group_policy.rules of {whose}", row["rules"], must_be) from None
     group = CreateGroup(

@@ -15,6 +15,7 @@ from msgspec import Struct
 from engine.choosing.planning import HostViews
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId
+from kit.errors import UNREADABLE
 
 ShadowVerdict = Literal[
     # Both chose this host.
@@ -287,7 +288,7 @@ def read_notes(path: Path, since: datetime | None = None) -> NotesRead:
         for line in _lines_of(file):
             try:
                 note = _decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeError):
+            except UNREADABLE:
                 unreadable += 1
                 continue
             if since is None or note.at >= since:
@@ -318,6 +319,6 @@ def _measured(path: Path) -> tuple[int, datetime | None, bool]:
             if first_at is None:
                 try:
                     first_at = _decoder.decode(line).at
-                except (msgspec.DecodeError, UnicodeError):
+                except UNREADABLE:
                     log.warning("%s: a line is no note of shadow mode, and is left out", path)
     return lines, first_at, not last.endswith(b"\n")

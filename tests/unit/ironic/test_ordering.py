@@ -27,9 +27,9 @@ from ironic_sync.core.ordering import (
     DOUBTS_MAX,
     FIRST_NOTIFICATION,
     NOT_LISTED,
+    NOTIFICATION_UNREADABLE,
     OLDER_THAN_READ,
     TRAITS_CHANGED,
-    UNREADABLE,
     Belief,
     OrderingRules,
     believed_missing,
@@ -211,7 +211,7 @@ CASES: dict[str, Case] = {
     "a notification that cannot be read holds its node": (
         KNOWN,
         WITH_REST,
-        [(BROKEN, replace(KNOWN, doubts=(UNREADABLE,), is_doubted=True))],
+        [(BROKEN, replace(KNOWN, doubts=(NOTIFICATION_UNREADABLE,), is_doubted=True))],
     ),
     "a notification that cannot be read and is old changes nothing": (
         KNOWN,
