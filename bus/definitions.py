@@ -26,8 +26,8 @@ from bus.queues import (
     Queue,
     Site,
     in_cell,
+    matches,
     properties_of,
-    topic_pattern,
 )
 from bus.topology import INBOXES, IRONIC_INBOX, QUEUES, ROLES, Application, Role, retry_exchange_of, user_of
 
@@ -111,7 +111,7 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "", *, inbox: Qu
     write_keys = _keys_by_exchange((*role.writes, *retries), names, cell)
     if reads and DEAD in names:
         # A dead letter has the name of its queue in the topology.
-        write_keys[DEAD] = [topic_pattern(in_cell(queue, cell or "*")) for queue in role.reads]
+        write_keys[DEAD] = [_as_regex(in_cell(queue, cell or "*")) for queue in role.reads]
     if role.answers:
         write_keys[REPLY] = [r"answers\..+"]
     elif role.answers_to and REPLY in names:
@@ -129,7 +129,7 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "", *, inbox: Qu
         write=_any_of(
             [*map(re.escape, sorted(write_keys)), *([re.escape(inbox.name)] if binds else []), *named]
         ),
-        read=_any_of([*map(re.escape, sorted(read_keys)), *map(topic_pattern, reads), *named]),
+        read=_any_of([*map(re.escape, sorted(read_keys)), *map(_as_regex, reads), *named]),
         topics=tuple(
             TopicRights(name, _any_of(write_keys.get(name, [])), _any_of(read_keys.get(name, [])))
             for name in names
@@ -158,11 +158,6 @@ def other_inboxes(rights: Rights, granted: Rights) -> tuple[str, ...]:
     return tuple(sorted(each.replace("\\", "") for each in others.intersection(_alternatives(granted.write))))
 
 
-def key_pattern(grant: Grant, cell: str = "") -> re.Pattern[str]:
-    """A regular expression of the routing keys that a grant allows: in this cell, or in any cell if `cell` is empty."""
-    return re.compile(_any_of(topic_pattern(in_cell(each, cell or "*")) for each in grant.patterns))
-
-
 def _keys_by_exchange(grants: Iterable[Grant], exchanges: tuple[str, ...], cell: str) -> dict[str, list[str]]:
     """Regular expressions of the keys that these grants allow, for each exchange.
 
@@ -170,12 +165,20 @@ def _keys_by_exchange(grants: Iterable[Grant], exchanges: tuple[str, ...], cell:
     """
     keys: dict[str, list[str]] = {}
     for grant in grants:
-        of_grant = re.compile(topic_pattern(in_cell(grant.exchange, cell or "*")))
-        patterns = [topic_pattern(in_cell(pattern, cell or "*")) for pattern in grant.patterns]
+        patterns = [_as_regex(in_cell(pattern, cell or "*")) for pattern in grant.patterns]
         for exchange in exchanges:
-            if of_grant.fullmatch(exchange):
+            if matches(in_cell(grant.exchange, cell or "*"), exchange):
                 keys.setdefault(exchange, []).extend(patterns)
     return keys
+
+
+def _as_regex(topic: str) -> str:
+    """A topic pattern in the language of RabbitMQ's rights, which know only regular expressions. Its words are not empty there."""
+    words = [
+        "[^.]+" if word == "*" else ".*" if word == "#" else re.escape(word) for word in topic.split(".")
+    ]
+    # `#` also matches no word: then its dot is missing too.
+    return r"\.".join(words).replace(r"\..*", r"(\..*)?")
 
 
 def _either(one: str, other: str) -> str:

@@ -1,5 +1,6 @@
 """What brokers are made of: the names of exchanges and queues, the kinds of queues with their properties and bounds."""
 
+import functools
 import re
 from collections.abc import Iterable
 from enum import Enum
@@ -41,15 +42,24 @@ def in_cell(text: str, cell: str) -> str:
     return text.replace("{cell}", cell)
 
 
-def topic_pattern(topic: str) -> str:
-    """An AMQP topic pattern as a regular expression without anchors."""
-    if topic == "#":
-        return ".*"
-    words = (
-        r"[^.]+" if word == "*" else ".*" if word == "#" else re.escape(word) for word in topic.split(".")
-    )
-    # `#` also matches no word: then its dot is missing too.
-    return r"\.".join(words).replace(r"\..*", r"(\..*)?")
+@functools.lru_cache(maxsize=10_000)
+def matches(pattern: str, key: str) -> bool:
+    """Whether a routing key, or another name of words with dots between them, matches an AMQP topic pattern.
+
+    In a pattern, `*` stands for one word, and `#` for any number of words or none. An empty key has no words. `reached[n]` says
+    whether the pattern so far can match exactly the first n words. So several `#` cost no more than one.
+    """
+    words = key.split(".") if key else []
+    reached = [True] + [False] * len(words)
+    for part in pattern.split(".") if pattern else ():
+        if part == "#":
+            first = reached.index(True) if True in reached else len(reached)
+            reached = [n >= first for n in range(len(reached))]
+        else:
+            reached = [False] + [
+                before and part in ("*", word) for before, word in zip(reached, words, strict=False)
+            ]
+    return reached[-1]
 
 
 def is_retry_exchange(name: str) -> bool:
@@ -222,6 +232,13 @@ class Grant(Struct, frozen=True):
 
     exchange: str
     patterns: tuple[str, ...]
+
+    def allows(self, exchange: str, key: str, cell: str = "") -> bool:
+        """Whether this key of this exchange is granted to a user of this cell, or without `cell` to one of the API level."""
+        # A key on a cell's exchange ends with the cell's name too, so comparing the key is enough.
+        return matches(in_cell(self.exchange, "*"), exchange) and any(
+            matches(in_cell(each, cell or "*"), key) for each in self.patterns
+        )
 
 
 class Objects(Struct, frozen=True):

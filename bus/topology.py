@@ -11,7 +11,6 @@ A pattern is an AMQP topic pattern. `{cell}` in a pattern or name is replaced by
 
 import functools
 import operator
-import re
 from collections.abc import Callable, Iterable
 
 from msgspec import Struct, structs
@@ -65,8 +64,8 @@ from bus.queues import (
     in_cell,
     inbox_queue,
     is_retry_exchange,
+    matches,
     properties_of,
-    topic_pattern,
 )
 
 __all__ = [
@@ -201,10 +200,8 @@ def _rights(role: RoleName, end: str, *wide: Grant) -> tuple[Grant, ...]:
     keys: dict[str, list[str]] = {}
     for kind in ALL:
         key, exchange = _key(kind, end), kind.ROUTE.exchange
-        covered = (
-            topic_pattern(each) for grant in wide if grant.exchange == exchange for each in grant.patterns
-        )
-        if role in kind.ROUTE.by and not any(re.fullmatch(pattern, key) for pattern in covered):
+        covered = (each for grant in wide if grant.exchange == exchange for each in grant.patterns)
+        if role in kind.ROUTE.by and not any(matches(pattern, key) for pattern in covered):
             keys.setdefault(exchange, []).append(key)
     return (*wide, *(Grant(exchange, tuple(patterns)) for exchange, patterns in keys.items()))
 
@@ -464,7 +461,7 @@ def retry_exchange_of(queue: str) -> str:
 
 def is_named(queue: str, pattern: str, cell: str = "") -> bool:
     """Whether a queue has a name of this pattern: one of the table, or of all queues of applications. Without `cell`, in any cell."""
-    return re.fullmatch(topic_pattern(in_cell(pattern, cell or "*")), queue) is not None
+    return matches(in_cell(pattern, cell or "*"), queue)
 
 
 @functools.cache

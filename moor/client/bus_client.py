@@ -23,7 +23,6 @@ from msgspec import structs
 from bus.addresses import broker_at
 from bus.broker import Broker
 from bus.codec import CODEC, Codec, FewTypesCodec, encode
-from bus.definitions import key_pattern
 from bus.message import PARCEL_BYTES_MAX, Envelope, Message, ProjectMessage, type_of
 from bus.messages.build import (
     AskInstances,
@@ -327,11 +326,15 @@ class BusClient:
         from the project's feed, which the schedulers publish.
         """
         speaker = broker_user_of(self._station.consuming.broker.user)
-        matches = key_pattern(Grant(EVENTS, patterns)).fullmatch
+        asked = Grant(EVENTS, patterns)
 
         def wanted(batch: Sequence[Received[Message]]) -> list[Message]:
             """The queue may still have what an earlier listener asked for."""
-            messages = [each.message for each in batch if matches(destination_of(each.message).routing_key)]
+            messages = [
+                each.message
+                for each in batch
+                if asked.allows(EVENTS, destination_of(each.message).routing_key)
+            ]
             return [each for each in messages if project in ("", project_of(each))]
 
         # A feed has nothing else.

@@ -11,7 +11,6 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from bus.definitions import key_pattern
 from bus.message import REPLY, Message, Scope, type_of
 from bus.messages import ALL
 from bus.queues import Grant
@@ -174,11 +173,7 @@ def senders(kind: type[Message]) -> list[str]:
 
 
 def _may(grants: tuple[Grant, ...], exchange: str, key: str) -> bool:
-    return any(
-        key_pattern(Grant(exchange, (grant.exchange,))).fullmatch(exchange)
-        and key_pattern(grant, "x").fullmatch(key)
-        for grant in grants
-    )
+    return any(grant.allows(exchange, key, "x") for grant in grants)
 
 
 def section() -> str:
