@@ -26,8 +26,8 @@ from bus.unreadable import (
     without_nul,
 )
 from engine.inventories import Count
+from kit.clock import YEAR_MAX, YEAR_MIN, finder_of, too_far
 from kit.errors import UNREADABLE, FieldProblem
-from kit.times import YEAR_MAX, YEAR_MIN, finder_of, too_far
 
 Json = dict[str, Any]
 Upgrade = Callable[[Json], Json]

@@ -31,6 +31,7 @@ from cell_conductor.core.transition import spawn_order
 from cell_conductor.tables import cell_heard_hosts, cell_hosts, cell_instances, cell_notes
 from engine.flavors import InstanceId
 from engine.inventories import Choice, ProviderId
+from kit.clock import microseconds, moment, now
 from kit.errors import Transient
 from kit.sql import (
     ONCE,
@@ -47,7 +48,6 @@ from kit.sql import (
     read_once,
     write_once,
 )
-from kit.times import microseconds, moment, now
 
 # The key of a message: the bytes of its instance's id, and its sequence there.
 MessageKey = tuple[bytes, int]

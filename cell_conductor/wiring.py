@@ -17,8 +17,8 @@ from cell_conductor.hosts import CellHostWatch, conductor_beats, host_handlers
 from cell_conductor.settings import PACE, ConductorPace, ConductorSettings
 from cell_conductor.store_sql import ConductorStore
 from engine.inventories import ConsumerId
+from kit.clock import now
 from kit.process import Part
-from kit.times import now
 
 # How much longer a question to placement belongs to the process that asked it than it waits for an answer.
 ASK_LEASES = 1.5

@@ -26,10 +26,10 @@ from compute_sim.handlers import (
 from compute_sim.reporting import AttemptLister, FleetAnnouncer, TreeReporter
 from compute_sim.settings import USUAL_PACE, ComputePace, ComputeSettings
 from engine.inventories import CellName
+from kit.clock import microseconds, now
 from kit.errors import Unavailable
 from kit.parts import Once, Supervised
 from kit.process import Part
-from kit.times import microseconds, now
 
 # A kind of hypervisor is an entry point of this group: a function that reads variables (MOOR_*) and returns `OpensHosts`.
 DRIVERS = "moorage.drivers"

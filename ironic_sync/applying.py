@@ -23,9 +23,9 @@ from ironic_sync.core.ordering import OrderingRules, after_notification
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import NodePolicy, after_change, at_once_if_new
 from ironic_sync.store_sql import IronicStore
+from kit.clock import SECOND_US
 from kit.errors import Transient
 from kit.metrics import Metric
-from kit.times import SECOND_US
 
 log = logging.getLogger(__name__)
 

@@ -71,9 +71,9 @@ from ironic_sync.core.settling import (
 from ironic_sync.rest import HttpIronicApi, IronicRefused, NoLongerOurs, PatchOperation
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store_sql import IronicStore
+from kit.clock import moment
 from kit.errors import CredentialsRefused, Locked, Operational, WrongAnswer
 from kit.parts import Background, PartGroup, Periodic, Status, Supervised
-from kit.times import moment
 
 log = logging.getLogger(__name__)
 

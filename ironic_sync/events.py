@@ -27,9 +27,9 @@ from ironic_sync.core.notifications import (
     read,
 )
 from ironic_sync.settings import Inbox
+from kit.clock import moment
 from kit.metrics import Readings
 from kit.parts import Supervised
-from kit.times import moment
 
 log = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from ironic_sync.core.ring import Member, NodeHandover, Owned, Ring, gives, name
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store_sql import IronicStore, RingView, check_name, pages_of
+from kit.clock import SECOND_US
 from kit.errors import Operational, Unavailable
 from kit.parts import PartGroup, Pauses, Periodic
-from kit.times import SECOND_US
 
 T = TypeVar("T")
 

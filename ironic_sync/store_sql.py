@@ -21,6 +21,7 @@ from engine.inventories import ProviderId
 from ironic_sync.core.ring import Member, NodeHandover, Owned
 from ironic_sync.core.rows import Alarms, NodeRow
 from ironic_sync.tables import ironic_daemons, ironic_nodes
+from kit.clock import SECOND_US, microseconds, moment
 from kit.errors import Transient
 from kit.sql import (
     POOL_SIZE,
@@ -37,7 +38,6 @@ from kit.sql import (
     reads,
     write_once,
 )
-from kit.times import SECOND_US, microseconds, moment
 
 # Values that a daemon's store takes and gives.
 #

@@ -43,9 +43,9 @@ from ironic_sync.membership import Membership
 from ironic_sync.rest import CHANGE_TIMES, ChangeTime, HttpIronicApi
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store_sql import IronicStore, pages_of
+from kit.clock import EPOCH, moment
 from kit.errors import Operational, TookTooLong
 from kit.parts import PartGroup, Pauses, Periodic, Status
-from kit.times import EPOCH, moment
 
 log = logging.getLogger(__name__)
 

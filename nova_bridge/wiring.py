@@ -18,11 +18,11 @@ from engine.choosing.filters import CUT, FLAGGED, STRUCK, AskedHosts, Capacity, 
 from engine.choosing.plugin_settings import chosen_plugins
 from engine.choosing.plugins import Plugins
 from engine.picture.picture import Picture
+from kit.clock import now
 from kit.keystone import OpenStackSettings
 from kit.parts import Periodic
 from kit.process import Part
 from kit.settings import BadSetting, SettingsFollower
-from kit.times import now
 from nova_bridge.cloud import KnowsNovaCloud
 from nova_bridge.cloud_reading import CloudReader, NovaApi, NovaCells, NovaCloudKeeper
 from nova_bridge.databases import NovaDatabase, NovaDatabaseError, open_nova_database

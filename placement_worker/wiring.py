@@ -10,9 +10,9 @@ from bus.workers.consuming import Subscription
 from bus.workers.station import Station, by_station
 from bus.workers.worker import Worker
 from engine.inventories import standard_vocabulary
+from kit.clock import now
 from kit.parts import Periodic, set_beside
 from kit.process import Part
-from kit.times import now
 from placement_worker.handlers import ChangePublisher, answer_buried, handlers
 from placement_worker.settings import FEED_PACE, FeedPace, PlacementSettings
 from placement_worker.store_sql import PlacementStore

@@ -33,8 +33,8 @@ from engine.hosts import Aggregate, AggregateProblem, cell_and_name, names_clash
 from engine.inventories import AggregateId, ProviderId
 from engine.picture.picture import Picture
 from engine.refusals import NotAllowed
+from kit.clock import microseconds
 from kit.errors import Transient, WrongAnswer
-from kit.times import microseconds
 from scheduler_worker.core.aggregates import (
     KeptAggregate,
     OrderSeen,

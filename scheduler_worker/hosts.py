@@ -29,9 +29,9 @@ from bus.workers.station import Station, is_silent
 from engine.hosts import NODE, HostFacts, HostState
 from engine.inventories import ProviderId
 from engine.picture.picture import Picture
+from kit.clock import EPOCH
 from kit.metrics import Labels, Readings, limited
 from kit.parts import Periodic
-from kit.times import EPOCH
 from scheduler_worker.core.hosts import (
     HostLoad,
     is_untold,

@@ -30,10 +30,10 @@ from bus.workers.worker import Worker
 from engine.choosing.plugins import Plugins, multiplier_key
 from engine.inventories import standard_vocabulary
 from engine.picture.picture import Picture
+from kit.clock import now
 from kit.parts import Once, PartGroup, Periodic, set_beside
 from kit.process import Part
 from kit.settings import BadSetting, SettingsFollower
-from kit.times import now
 from scheduler_worker.aggregates import AggregateMembership, AggregateOrders, read_aggregates
 from scheduler_worker.applications import ApplicationQueues, Applications
 from scheduler_worker.cells import CellRegistry, CellWatch, ConsoleRelay, WorkerRegistry, hear_cells

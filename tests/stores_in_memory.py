@@ -5,7 +5,7 @@ from datetime import datetime
 
 from cell_conductor.store_sql import ConductorStore
 from ironic_sync.store_sql import IronicStore
-from kit.times import now
+from kit.clock import now
 from placement_worker.store_sql import PlacementStore
 from scheduler_worker.store_sql import SchedulerStore
 from tests.sqlite_memory import MemoryDatabase, Tables

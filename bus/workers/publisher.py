@@ -35,10 +35,10 @@ from bus.workers.sending import (
     key_of,
     with_copies,
 )
+from kit.clock import now
 from kit.errors import ConnectionLost, NotTaken, Refusal, Unavailable, Undeliverable
 from kit.metrics import Histogram, Readings
 from kit.parts import Chance
-from kit.times import now
 
 __all__ = ["Outgoing", "Overfull", "Publisher"]
 

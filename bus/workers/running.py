@@ -19,6 +19,7 @@ from bus.messages.cloud import COUNTED_MAX, WorkerAlive
 from bus.queues import CELL0
 from bus.workers.station import Heartbeats, Station
 from bus.workers.worker import Worker
+from kit.clock import now
 from kit.errors import Operational, Transient, Unavailable
 from kit.health import HEALTH_VARIABLE, About, BadAddressError, Health, ReadyTeller
 from kit.logs import FORMATS, wanted
@@ -26,7 +27,6 @@ from kit.metrics import Histogram, Numbers
 from kit.parts import Once, every_part
 from kit.process import Part, exiting_if_wrong, hangups_heard, run_process, run_until, stopped_by_signals
 from kit.settings import BadSetting, without_password
-from kit.times import now
 
 # The stages of a boot, in their order, and by which histogram of which worker each is measured.
 #

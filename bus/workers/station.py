@@ -63,11 +63,11 @@ from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.sending import Link, pauses_of
 from engine.inventories import CellName, ProviderId
 from kit import logs
+from kit.clock import now
 from kit.errors import Interrupted, Refusal, Unavailable
 from kit.metrics import Histogram, Readings
 from kit.parts import PartGroup, Periodic, Status, Supervised
 from kit.process import Part
-from kit.times import now
 
 log = logging.getLogger(__name__)
 

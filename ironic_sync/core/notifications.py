@@ -15,8 +15,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from engine.inventories import ConsumerId, ProviderId
 from ironic_sync.core.node import SHOWN_MAX, Label, Node, NodeData, flaw_of, node_of, shown
+from kit.clock import microseconds
 from kit.errors import UNREADABLE
-from kit.times import microseconds
 
 # The table of Ironic's event types for nodes and allocations, and how each is treated.
 #

@@ -24,7 +24,7 @@ from ironic_sync.core.notifications import (
 )
 from ironic_sync.core.offers import is_available
 from ironic_sync.core.rows import NodeRow
-from kit.times import SECOND_US
+from kit.clock import SECOND_US
 
 # A publisher's clock that is farther ahead than this is wrong, or the daemon's is behind. Its notifications count as if they were
 # sent now, so that a timestamp of next year does not outdo all that is said until then. Where the node can be read, a

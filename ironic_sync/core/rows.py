@@ -16,7 +16,7 @@ from bus.messages.cell import (
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId
 from ironic_sync.core.node import Node, is_of_nobody
-from kit.times import EPOCH
+from kit.clock import EPOCH
 
 OF_NOBODY = "Ironic has deployed the node, and has no instance there: `moor node undeploy` releases it"
 # Said with a time behind it.

@@ -28,8 +28,8 @@ from bus.workers.dead_letters import open_dead_letters
 from compute_sim.core.attempts import HostOrder, key_of
 from engine.flavors import Flavor, InstanceId
 from engine.inventories import ProviderId, ReportedInventory, ResourceAmount, Share
+from kit.clock import now
 from kit.errors import UNREADABLE, Failure, Interrupted
-from kit.times import now
 from laboratory.check.orders import ANSWERS, Answer, ExpectedAttempts, HostUnderCheck, InstanceOrders, agrees
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from ironic_sync.core.offers import class_of
 from ironic_sync.core.rows import OF_NOBODY, NodeRow
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.store_sql import IronicStore
-from kit.times import now
+from kit.clock import now
 from moor.bare_metal.nodes import (
     NODE,
     NodeReader,

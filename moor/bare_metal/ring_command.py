@@ -21,7 +21,7 @@ from ironic_sync.core.ring import Member, Owned, Ring, why
 from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.core.settling import answered
 from ironic_sync.store_sql import IronicStore, pages_of
-from kit.times import EPOCH, moment
+from kit.clock import EPOCH, moment
 from moor.bare_metal.nodes import NodeReader, with_rows
 from moor.client.finding import id_in
 from moor.flags import Commands, argument, option

@@ -45,10 +45,10 @@ from bus.workers.station import NoAnswer, Station, listen, process_name
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
 from engine.inventories import ProviderState, near, near_in_words, standard_vocabulary
+from kit.clock import now
 from kit.errors import AccessRefused, ConnectionLost, Unavailable
 from kit.parts import Pauses, batches_of
 from kit.process import during, running
-from kit.times import now
 from moor.client.errors import NotInTime, NotSendable, Rejected
 
 # Runs the parts of a process, connects them to the bus, and hears its events.

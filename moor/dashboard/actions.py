@@ -23,9 +23,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from engine.hosts import NODE
+from kit.clock import now
 from kit.errors import ConnectionLost, Failure, Refusal
 from kit.logs import InstanceLine, InstanceLog
-from kit.times import now
 from moor.client import Client, ClientError, Emptied, HostMode, HostState, NotFound, Stayed, host_in_cell
 from moor.client.finding import id_in
 from moor.dashboard.access import AGAIN, FORM_TOKEN, Access, FormRefused, form_of, local_path, reader_of

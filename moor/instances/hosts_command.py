@@ -10,8 +10,8 @@ from uuid import UUID
 import click
 
 from engine.hosts import cell_and_name
+from kit.clock import now
 from kit.process import stopped_by_signals
-from kit.times import now
 from moor.client import (
     Client,
     ClientError,

@@ -10,7 +10,7 @@ from uuid import UUID
 import click
 from msgspec import Struct
 
-from kit.times import now
+from kit.clock import now
 from moor.client import Change, Client, FlavorChange, SentRequest, order_id
 from moor.flags import Commands, argument, option
 from moor.instances.instances_command import Following, follow_order

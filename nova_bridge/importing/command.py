@@ -9,7 +9,7 @@ from typing import Annotated
 import click
 from msgspec import Struct
 
-from kit.times import now
+from kit.clock import now
 from moor.client.bus_client import BusClient, connected_at
 from moor.client.errors import Rejected
 from moor.flags import Commands, option

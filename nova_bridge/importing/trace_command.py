@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from kit.times import now
+from kit.clock import now
 from moor.flags import argument, option
 from moor.options import check_writable, fail, run, say, tell
 from moor.traces import ArrivedInstance, arrived, write_trace

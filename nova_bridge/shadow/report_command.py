@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from kit.times import now
+from kit.clock import now
 from moor.flags import option
 from moor.options import Output, fail, option_of, say, tuned, wants_document, wrong_value
 from moor.showing import print_all, print_json, time_in_words

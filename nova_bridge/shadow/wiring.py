@@ -17,12 +17,12 @@ from bus.workers.sending import Link
 from engine.flavors import InstanceId
 from engine.picture.picture import Picture
 from engine.requests import COUNT_MAX
+from kit.clock import now
 from kit.errors import Operational
 from kit.metrics import Labels, Readings
 from kit.parts import Periodic, Supervised
 from kit.process import Part
 from kit.settings import BadSetting
-from kit.times import now
 from nova_bridge.cloud import KnowsNovaCloud
 from nova_bridge.envelope import RefusedError, RpcRequest, read_envelope
 from nova_bridge.hosts import NovaHosts, NovaNews

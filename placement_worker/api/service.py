@@ -28,12 +28,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.types import Receive, Scope, Send
 
 from engine.candidates.budget import SearchLimits
+from kit.clock import now
 from kit.errors import Transient
 from kit.health import Listen
 from kit.http_server import HttpServer
 from kit.metrics import Metric as Described
 from kit.settings import require
-from kit.times import now
 from kit.tls import ServerTls
 from placement_worker.admin_writes import WriteBatcher
 from placement_worker.api.answers import RenderedAnswer, answer_to, refusal_of

@@ -20,9 +20,9 @@ from msgspec import Struct, structs
 from sqlalchemy import Connection
 
 from engine.inventories import CUSTOM, GroupId, ProviderId, ServerGroup
+from kit.clock import now
 from kit.errors import Bug, Transient
 from kit.sql import RowColumns, SqliteTransaction, Transaction, Values, driver_of, moment_text
-from kit.times import now
 from placement_worker.core.ledger import ClaimChanges, ClaimKeys, GroupRow, Ledger, Quota
 from placement_worker.core.limits import HARD
 from placement_worker.store import AdminDecision, DecideAllocations

@@ -23,6 +23,7 @@ from sqlalchemy.types import UserDefinedType
 
 from bus.messages.placement import LogPosition, RevisionsPage, SnapshotPage
 from engine.inventories import ProviderId, ProviderState, ProviderUsage
+from kit.clock import now
 from kit.errors import Transient
 from kit.sql import (
     PostgresDatabase,
@@ -33,7 +34,6 @@ from kit.sql import (
     driver_of,
     moment_text,
 )
-from kit.times import now
 from placement_worker.settings import CHANGES_MAX, FEED_ENTRIES
 from placement_worker.store import LoggedChanges, Unpublished
 from placement_worker.store_sql.names import (

@@ -8,9 +8,9 @@ from typing import Any
 import asyncpg
 
 from engine.inventories import CUSTOM
+from kit.clock import now
 from kit.errors import Transient
 from kit.sql import PostgresTransaction, array_of, columns_of
-from kit.times import now
 from placement_worker.core.ledger import ClaimChanges, ClaimKeys
 from placement_worker.store import AdminDecision, DecideAllocations
 from placement_worker.store_sql.claims import (

@@ -16,9 +16,9 @@ from sqlalchemy import Connection, Table
 
 from bus.messages.placement import ProviderGone
 from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState
+from kit.clock import now
 from kit.errors import Transient
 from kit.sql import RowColumns, Transaction, Values, among, insert, is_duplicate
-from kit.times import now
 from placement_worker.core.forest import limit_values
 from placement_worker.core.ledger import Forest, ForestKeys, ProviderBook, TreeBook, TreeChanges
 from placement_worker.store_sql.names import CachedVocabulary, existing_names, revive

@@ -22,7 +22,7 @@ from bus.messages.placement import LogPosition, ProvidersChanged, ReleaseClaim, 
 from bus.topology import API, EVENTS, PLACEMENT, user_of
 from bus.workers.dead_letters import DeadLetter, open_dead_letters
 from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
-from kit.times import now
+from kit.clock import now
 from tests.adversity.real_cloud import RealCloud, real_cloud
 from tests.contracts.broker_under_test import ADMIN, SHOP
 from tests.contracts.small_world import connected

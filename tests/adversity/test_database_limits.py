@@ -23,9 +23,9 @@ from bus.settings import BusSettings
 from bus.topology import DEAD_QUEUE
 from bus.workers.station import Station
 from engine.refusals import Claimed
+from kit.clock import now
 from kit.errors import Locked, TookTooLong, Unavailable
 from kit.sql import DatabaseSettings, PostgresDatabase, open_database, read_once, upgrade, write_once
-from kit.times import now
 from placement_worker.settings import FeedPace, PlacementSettings
 from placement_worker.store_sql import PlacementStore, PlacementTransaction
 from placement_worker.wiring import placement_parts

@@ -11,8 +11,8 @@ import pytest
 
 from bus.messages.placement import ClaimResources
 from engine.inventories import Holder
+from kit.clock import now
 from kit.errors import Unavailable
-from kit.times import now
 from placement_worker.core.claims import decide_claims, keys_of_orders
 from placement_worker.core.ledger import Sent
 from placement_worker.store_sql import PlacementStore, PlacementTransaction

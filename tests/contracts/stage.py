@@ -20,7 +20,7 @@ from bus.workers.handling import Handler, Handlers, Received, Said
 from bus.workers.station import Station, listen
 from bus.workers.worker import Worker
 from engine.inventories import ConsumerId
-from kit.times import now
+from kit.clock import now
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.running import closing, running
 from tests.varied import varied

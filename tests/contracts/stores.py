@@ -11,8 +11,8 @@ import pytest
 from cell_conductor.store_sql import ConductorStore
 from compute_sim.store_sql import POOL_SIZE, SqlComputeStore
 from ironic_sync.store_sql import IronicStore
+from kit.clock import now
 from kit.sql import open_database
-from kit.times import now
 from placement_worker.store_sql import PlacementStore
 from scheduler_worker.store_sql import SchedulerStore
 from tests.contracts.sql_stores import migrated_database

@@ -8,8 +8,8 @@ from msgspec import structs
 from bus.messages.administration import ConsumerMoved, Done
 from bus.messages.audit import BookEntry, MendConsumer, MendedClaim, SeenConsumer
 from engine.refusals import Released
+from kit.clock import now
 from kit.sql import open_database, write_once
-from kit.times import now
 from placement_worker.store_sql import PlacementStore, consumers
 from tests.contracts.placement_orders import (
     DB,

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from msgspec import structs
 
 from bus.messages.placement import LogPosition
+from kit.clock import now
 from kit.errors import Transient
-from kit.times import now
 from placement_worker import store_sql
 from placement_worker.settings import FEED_ENTRIES
 from placement_worker.store_sql import PlacementStore, claims, log, postgres_claims, trees

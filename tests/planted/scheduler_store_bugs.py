@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from bus.workers.handling import OutboxKey
 from engine.flavors import InstanceId
 from engine.hosts import cell_and_name
-from kit.times import EPOCH
+from kit.clock import EPOCH
 from scheduler_worker.store_sql import SchedulerStore, SchedulerTransaction, finding, rows
 from scheduler_worker.tables import cells, waking
 from tests.planted.replacing import planted, planted_by

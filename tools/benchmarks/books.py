@@ -19,8 +19,8 @@ from bus.message import Message
 from bus.messages.placement import ClaimAnswered, ReportAccepted, ReportAnswered, ReportInventory
 from bus.workers.handling import Handler, Handlers, ReadOnly, Received, Weighed
 from engine.refusals import Claimed
+from kit.clock import now
 from kit.sql import POOL_SIZE, upgrade
-from kit.times import now
 from placement_worker.handlers import handlers
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_sql import PlacementStore

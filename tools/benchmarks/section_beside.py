@@ -20,7 +20,7 @@ from bus.messages.placement import ClaimAnswered
 from bus.settings import BusSettings
 from bus.workers.station import Station
 from engine.refusals import Claimed, TooCostly
-from kit.times import now
+from kit.clock import now
 from tests.contracts.placement_orders import a_claim, a_share, amounts, consumer, provider
 from tests.hostile_requests import (
     Hostile,

@@ -27,7 +27,7 @@ from bus.messages.placement import (
 from compute_sim.settings import USUAL_PACE, ComputeSettings
 from engine.inventories import ProviderId, ReportedInventory, ResourceAmount, Share
 from engine.refusals import AlreadyClaimed, Claimed
-from kit.times import now
+from kit.clock import now
 from laboratory.computes.driver import root_of
 from laboratory.computes.faults import Changes, FallsSilent, FaultScript
 from laboratory.computes.hosts import equal_hosts

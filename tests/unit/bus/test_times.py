@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.times import microseconds, moment
+from kit.clock import microseconds, moment
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(8999, 12, 31), timezones=st.just(UTC)))  # noqa: DTZ001

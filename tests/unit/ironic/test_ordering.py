@@ -41,7 +41,7 @@ from ironic_sync.core.ordering import (
 )
 from ironic_sync.core.rows import Deployed, NodeRow
 from ironic_sync.core.settling import NodePolicy, after_change
-from kit.times import moment
+from kit.clock import moment
 from tests.properties.bounds import BOUNDED, THOROUGH
 from tests.unit.ironic.captured import (
     API,
