@@ -22,11 +22,11 @@ from bus.unreadable import (
     nul_in,
     problem_in,
     request_id_in,
+    too_far_in,
     unread_key,
     without_nul,
 )
 from engine.inventories import Count
-from kit.clock import YEAR_MAX, YEAR_MIN, finder_of, too_far
 from kit.errors import UNREADABLE, FieldProblem
 
 Json = dict[str, Any]
@@ -98,7 +98,7 @@ class Codec:
         # Only a line with a backslash can contain an escaped NUL. Searching for this one byte is many times faster than
         # searching for the six of the escape, and four times faster as a number than as bytes of length one.
         wrong = nul_in(line) if _BACKSLASH in line else None
-        wrong = wrong or self._too_far_in(envelope)
+        wrong = wrong or too_far_in(envelope)
         if wrong is None and not is_ours:
             wrong = unread_key(line, type(message))
         if envelope.version == message.VERSION and wrong is None:
@@ -146,17 +146,8 @@ class Codec:
             )
         except UNREADABLE as problem:
             return _unreadable(line, problem_in(problem, line), wrapped, typed)
-        wrong = nul_in(line) or self._too_far_in(upgraded)
+        wrong = nul_in(line) or too_far_in(upgraded)
         return upgraded if wrong is None else _unreadable(line, wrong, wrapped, typed)
-
-    def _too_far_in(self, envelope: Envelope[Message]) -> FieldProblem | None:
-        """Describe the first timestamp in this message that is too far in the past or future. None if all can be used."""
-        if (sent_at := envelope.sent_at) is not None and not YEAR_MIN <= sent_at.year <= YEAR_MAX:
-            return too_far((".sent_at", sent_at))
-        finder = finder_of(type(envelope.message))
-        if finder is None or (found := finder(envelope.message)) is None:
-            return None
-        return too_far(found)
 
 
 CODEC = Codec()

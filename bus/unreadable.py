@@ -5,14 +5,15 @@
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
 from msgspec import inspect
 
-from bus.message import Message
+from bus.message import Envelope, Message
 from kit.errors import UNREADABLE, FieldProblem
 
 VALUE_SHOWN_MAX = 200
@@ -194,3 +195,99 @@ def _shown(value: object) -> str:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()[:VALUE_SHOWN_MAX]
+
+
+# Finds timestamps in messages that are too far in the past or future.
+#
+# JSON allows the years from 1 to 9999. Near these limits, adding a day or changing the time zone leaves the range of
+# Python and of the database.
+
+
+YEAR_MIN, YEAR_MAX = 1970, 8999
+
+# The first timestamp that is too far away: its path and its value.
+TooFar = tuple[str, datetime]
+Finder = Callable[[Any], TooFar | None]
+
+
+def too_far_in(envelope: Envelope[Message]) -> FieldProblem | None:
+    """Describe the first timestamp that is before the year 1970 or after 8999. None if all can be used."""
+    if (found := _finder_of(type(envelope.message))(envelope)) is None:
+        return None
+    field, moment = _field(found[0]), found[1].isoformat()
+    return FieldProblem(
+        f"{field} is {moment}: must be in the years from {YEAR_MIN} to {YEAR_MAX}", field, moment
+    )
+
+
+# Made for the first message of a type: those of all types take long.
+@functools.cache
+def _finder_of(kind: type[Message]) -> Finder:
+    """Make a function that finds a timestamp that is too far away in envelopes with messages of this type."""
+    fields: list[tuple[str, Finder]] = [("sent_at", _look_at)]
+    if (of_message := _of(_type_info(kind))) is not None:
+        fields.append(("message", of_message))
+    return _of_fields(fields)
+
+
+def _of(type_info: inspect.Type) -> Finder | None:
+    match type_info:
+        case inspect.DateTimeType():
+            return _look_at
+        case inspect.Metadata(type=inner):
+            return _of(inner)
+        case inspect.UnionType(types=types):
+            return _of_union(types)
+        case inspect.StructType(fields=fields):
+            looked_at = [(field.name, finder) for field in fields if (finder := _of(field.type))]
+            return _of_fields(looked_at) if looked_at else None
+        case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item) if finder := _of(item):
+            return _of_items(finder)
+        case _:
+            return None
+
+
+def _look_at(moment: datetime | None) -> TooFar | None:
+    return None if moment is None or YEAR_MIN <= moment.year <= YEAR_MAX else ("", moment)
+
+
+def _of_union(types: tuple[inspect.Type, ...]) -> Finder | None:
+    """A finder for values of a union type: it takes the finder of the type that the value's class shows.
+
+    None if no type of the union has timestamps. A union may have several structs, None, and at most one other type.
+    """
+    by_class = {
+        each.cls: finder for each in types if isinstance(each, inspect.StructType) and (finder := _of(each))
+    }
+    others = [finder for each in types if not isinstance(each, inspect.StructType) and (finder := _of(each))]
+    if not by_class and not others:
+        return None
+    assert len(others) <= 1, "a union may have several structs, told apart by class, and one other type"
+
+    def look(value: Any) -> TooFar | None:
+        if value is None:
+            return None
+        finder = by_class.get(type(value)) or (others[0] if others else None)
+        return finder(value) if finder else None
+
+    return look
+
+
+def _of_fields(fields: list[tuple[str, Finder]]) -> Finder:
+    def look(value: Any) -> TooFar | None:
+        for name, finder in fields:
+            if (found := finder(getattr(value, name))) is not None:
+                return f".{name}{found[0]}", found[1]
+        return None
+
+    return look
+
+
+def _of_items(finder: Finder) -> Finder:
+    def look(values: Any) -> TooFar | None:
+        for number, each in enumerate(values):
+            if (found := finder(each)) is not None:
+                return f"[{number}]{found[0]}", found[1]
+        return None
+
+    return look

@@ -1,4 +1,4 @@
-"""Planted bugs in the kit: settings, parts, health, logs, metrics, times; and in the access to databases."""
+"""Planted bugs in the kit: settings, parts, health, logs, metrics, clock; and in the access to databases."""
 
 import logging
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ import scheduler_worker.hosts
 import scheduler_worker.overview
 import scheduler_worker.requests.reading
 import scheduler_worker.waiting
-from bus.codec import Codec
+from bus import unreadable
 from bus.workers import handling, intake, running, worker
 from bus.workers.set_aside import FailedRows
 from cell_conductor.core import swapping
-from kit import health, http_server, keystone, login, metrics, parts, process, times, urls
+from kit import clock, health, http_server, keystone, login, metrics, parts, process, urls
 from kit.errors import Failure, Locked, Operational, Unavailable
 from kit.health import Health
 from kit.logs import JsonFormatter, TextFormatter
@@ -268,16 +268,16 @@ def microsecond_lost() -> AbstractContextManager[None]:
         return lambda at: int(at.timestamp() * 1_000_000)
 
     owners = (
-        *(times, cell_conductor.store_sql, scheduler_worker.aggregates, compute_sim.wiring),
+        *(clock, cell_conductor.store_sql, scheduler_worker.aggregates, compute_sim.wiring),
         *(ironic_sync.core.notifications, ironic_sync.store_sql),
     )
     return replaced_in(owners, "microseconds", planted)
 
 
 # A time in the year 9999 is accepted, and no database can add a day to it.
-@planted("a time in the year 9999 accepted", Codec, "_too_far_in")
-def far_future_accepted(real: Any, self: Any, envelope: Any) -> Any:
-    found = real(self, envelope)
+@planted("a time in the year 9999 accepted", unreadable, "too_far_in")
+def far_future_accepted(real: Any, envelope: Any) -> Any:
+    found = real(envelope)
     return found if found is not None and not found.value.startswith("9") else None
 
 

@@ -411,7 +411,7 @@ REFUSED: dict[str, Case | tuple[Case, ...]] = {
     "bus/unix_socket/frames.py FRAME_BYTES_MAX": frame_of,
     "ironic_sync/core/notifications.py BODY_BYTES_MAX": ironics_word_of,
     "ironic_sync/core/offers.py NAME_MAX": node_of_class,
-    "kit/clock.py YEAR_MAX": (deleted_in, told_in),
+    "bus/unreadable.py YEAR_MAX": (deleted_in, told_in),
     "moor/dashboard/actions.py UNDER_WAY_MAX": orders_of_a_dashboard,
     # The page that asked says how much it may be.
     "moor/dashboard/rendering.py NUMBER_MAX": lambda n: "" if is_number(str(n)) else f"at most {NUMBER_MAX}",
