@@ -29,7 +29,7 @@ from bus.messages.cell import MoveInCell, PlaceInCell, RebuildInCell
 from bus.messages.cloud import RowFailed, page_that_fits
 from bus.messages.hosts import HostHolds, HostsNotHere, SetHostInCell
 from bus.messages.placement import ClaimAnswered, ReleaseClaim
-from bus.workers.handling import Answer, Bury, Handler, Handlers, OutboxKey, ReadOnly, Received, Said, Tell
+from bus.workers.handlers import Answer, Bury, Handler, Handlers, OutboxKey, ReadOnly, Received, Said, Tell
 from bus.workers.publisher import Outgoing
 from bus.workers.set_aside import SET_ASIDE, FailedRows, RowWork
 from cell_conductor.core.books import entry_of

@@ -26,7 +26,7 @@ from bus.messages.hosts import (
 )
 from bus.queues import Grant
 from bus.topology import destination_of_like
-from bus.workers.handling import Handlers, Received, Said, Tell
+from bus.workers.handlers import Handlers, Received, Said, Tell
 from bus.workers.station import FeedListener, Station, is_silent
 from cell_conductor.core.decide import HostsLost
 from cell_conductor.core.rows import (

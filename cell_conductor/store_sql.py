@@ -25,7 +25,7 @@ from sqlalchemy import Connection
 
 from bus.message import Message
 from bus.messages.cell import AdoptInCell, PlaceInCell
-from bus.workers.handling import OutboxKey
+from bus.workers.handlers import OutboxKey
 from cell_conductor.core.rows import SPAWNS, CellHost, HeardHost, Instance, OutboxMessage, Pending, choices_of
 from cell_conductor.core.transition import spawn_order
 from cell_conductor.tables import cell_heard_hosts, cell_hosts, cell_instances, cell_notes

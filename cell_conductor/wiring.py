@@ -6,7 +6,7 @@ from functools import partial
 from uuid import uuid4
 
 from bus.workers.consuming import Subscription
-from bus.workers.handling import OutboxKey
+from bus.workers.handlers import OutboxKey
 from bus.workers.publisher import Outgoing
 from bus.workers.set_aside import FailedRows
 from bus.workers.station import Heartbeats, Station

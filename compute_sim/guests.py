@@ -14,7 +14,7 @@ from bus.messages.cell import (
     TellConsole,
 )
 from bus.messages.cloud import VALUES_BYTES_MAX
-from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell, answering
+from bus.workers.handlers import Handlers, ReadOnly, Received, Said, Tell, answering
 from compute_sim.core.attempts import (
     LABEL_MAX,
     AttemptRecord,

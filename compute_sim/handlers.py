@@ -32,7 +32,7 @@ from bus.messages.cell import (
     StopInstance,
 )
 from bus.messages.hosts import CheckHost, HostsNotHere
-from bus.workers.handling import Handlers, Received, Said, Tell
+from bus.workers.handlers import Handlers, Received, Said, Tell
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.set_aside import FailedRows, RowWork
 from compute_sim.core.attempts import (

@@ -24,7 +24,7 @@ from bus.messages.cell import (
     SpawnFailed,
     UndeployOrdered,
 )
-from bus.workers.handling import Handlers, Received, Said, Tell
+from bus.workers.handlers import Handlers, Received, Said, Tell
 from bus.workers.set_aside import FailedRows, RowWork
 from engine.inventories import ProviderId
 from ironic_sync.applying import Change, NodeWriter

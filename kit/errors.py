@@ -25,7 +25,7 @@ Failure
 └── Bug                     our own fault: stop; the message is delivered again, and dead-lettered at the limit
 
 An operational error never ends a process (kit/parts.py). A bug does, and so does every exception outside this tree.
-bus/workers/handling.py decides what happens to a message whose handler raised one of these errors.
+bus/workers/handlers.py decides what happens to a message whose handler raised one of these errors.
 """
 
 from typing import NamedTuple

@@ -53,7 +53,7 @@ from bus.messages.administration import (
 )
 from bus.messages.cloud import page_that_fits
 from bus.workers.consuming import Transactions
-from bus.workers.handling import Answer, Bury, Handler, Handlers, Received, Said, answering
+from bus.workers.handlers import Answer, Bury, Handler, Handlers, Received, Said, answering
 from engine.inventories import Vocabulary
 from kit.errors import Transient
 from kit.parts import Retrying

@@ -18,7 +18,7 @@ from bus.messages.administration import (
     UnknownClass,
     UnknownTrait,
 )
-from bus.workers.handling import Handlers, answering
+from bus.workers.handlers import Handlers, answering
 from engine.candidates.budget import DEFAULT_LIMITS, Budget, CutError, SearchLimits
 from engine.candidates.provider_index import SHARES, ProviderIndex
 from engine.candidates.query import CandidatesQuery, FoundCandidate, Group, Preferred

@@ -56,7 +56,7 @@ from bus.messages.placement import (
     TreeKept,
 )
 from bus.messages.together import claims_of
-from bus.workers.handling import (
+from bus.workers.handlers import (
     ROWS_FAILED,
     Answer,
     Bury,

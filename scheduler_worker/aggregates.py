@@ -28,7 +28,7 @@ from bus.messages.hosts import (
     DeleteAggregate,
     SetAggregate,
 )
-from bus.workers.handling import Answer, Handlers, ReadOnly, Received, Said, Tell
+from bus.workers.handlers import Answer, Handlers, ReadOnly, Received, Said, Tell
 from engine.hosts import Aggregate, AggregateProblem, cell_and_name, names_clash
 from engine.inventories import AggregateId, ProviderId
 from engine.picture.picture import Picture

@@ -24,7 +24,7 @@ from bus.messages.stored_names import (
 )
 from bus.topology import LOCAL, application_queue, broker_user_of
 from bus.workers.consuming import Subscription
-from bus.workers.handling import Answer, Bury, Handler, Handlers, ReadOnly, Received, Said, Tell, Weighed
+from bus.workers.handlers import Answer, Bury, Handler, Handlers, ReadOnly, Received, Said, Tell, Weighed
 from bus.workers.publisher import Publisher
 from bus.workers.station import Station
 from bus.workers.worker import Worker

@@ -26,7 +26,7 @@ from bus.messages.cloud import (
     WorkerHeard,
 )
 from bus.topology import CELL0, broker_user_of
-from bus.workers.handling import Answer, Handlers, ReadOnly, Received, Said
+from bus.workers.handlers import Answer, Handlers, ReadOnly, Received, Said
 from bus.workers.publisher import Outgoing
 from bus.workers.running import STAGES
 from bus.workers.station import Station, is_silent

@@ -27,7 +27,7 @@ from bus.messages.hosts import (
 from bus.messages.stored_names import AskApplications, SetApplication
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
-from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell, answering
+from bus.workers.handlers import Handlers, ReadOnly, Received, Said, Tell, answering
 from bus.workers.set_aside import FailedRows
 from engine.hosts import NODE, HostFacts, HostState, cell_and_name
 from engine.inventories import ProviderId

@@ -12,7 +12,7 @@ from bus.messages.administration import DeleteProvider, Done, UnknownProvider, W
 from bus.messages.build import BuildRejected
 from bus.messages.hosts import DeleteHost, HostChanged, HostDeleted, HostSet, SetHost
 from bus.messages.placement import InventoryInUse
-from bus.workers.handling import Answer, Handlers, Received, Said, Tell
+from bus.workers.handlers import Answer, Handlers, Received, Said, Tell
 from engine.hosts import NODE, HostState, cell_and_name, host_in_cell, names_clash, why_ambiguous
 from engine.inventories import ProviderId, ProviderState
 from engine.picture.picture import Picture

@@ -24,7 +24,7 @@ from bus.messages.hosts import (
     HostsReported,
     ImagesCached,
 )
-from bus.workers.handling import Received
+from bus.workers.handlers import Received
 from bus.workers.station import Station, is_silent
 from engine.hosts import NODE, HostFacts, HostState
 from engine.inventories import ProviderId

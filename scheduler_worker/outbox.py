@@ -23,7 +23,7 @@ from uuid import UUID
 from bus.message import Message
 from bus.messages.build import BuildInstance, BuildRejected
 from bus.topology import CELL, destination_of, in_cell
-from bus.workers.handling import OutboxKey, Received, Said, Tell
+from bus.workers.handlers import OutboxKey, Received, Said, Tell
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.set_aside import FailedRows, RowWork
 from bus.workers.station import Station

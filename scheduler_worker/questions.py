@@ -26,7 +26,7 @@ from bus.messages.planning import (
 )
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
-from bus.workers.handling import Answer, Bury, Handlers, Received, Said, answering
+from bus.workers.handlers import Answer, Bury, Handlers, Received, Said, answering
 from engine.choosing.choosing import Chosen
 from engine.choosing.explaining import in_words
 from engine.choosing.planning import (

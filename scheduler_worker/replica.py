@@ -26,7 +26,7 @@ from bus.messages.placement import (
     SnapshotPage,
 )
 from bus.topology import EVENTS, Grant
-from bus.workers.handling import Received
+from bus.workers.handlers import Received
 from bus.workers.station import FeedListener, Station
 from engine.picture.picture import Picture
 from engine.refusals import ShapeMoved

@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 from bus.broker import Connection, Consuming, Delivery
 from bus.message import Message
 from bus.queues import Objects, Queue
-from bus.workers.handling import Handler, Handlers, OutboxKey, Tx
+from bus.workers.handlers import Handler, Handlers, OutboxKey, Tx
 from bus.workers.publisher import Publisher
 from bus.workers.sending import Link
 from kit.errors import NotFound, Operational

@@ -1,4 +1,4 @@
-"""Rows at which a worker has met a bug. The rule is that of messages (bus/workers/handling.py), since a row becomes one.
+"""Rows at which a worker has met a bug. The rule is that of messages (bus/workers/handlers.py), since a row becomes one.
 
 A part that meets a bug at a row goes on with its other rows (`RowByRow`), and puts `RowFailed` into a queue of its own role. Whichever
 process takes it tries the row alone. If that is another process, and it meets a bug, too, the row is given up: it is ended,
@@ -19,7 +19,7 @@ from bus.message import Envelope
 from bus.messages.cloud import RowFailed
 from bus.topology import destination_of
 from bus.workers.dead_letters import Parked, retry_parcel
-from bus.workers.handling import ROWS_FAILED, Handlers, ReadOnly, Received, Said
+from bus.workers.handlers import ROWS_FAILED, Handlers, ReadOnly, Received, Said
 from bus.workers.station import Station
 from kit.errors import Operational, Poison
 from kit.metrics import Labels, Readings

@@ -47,7 +47,7 @@ from bus.workers.authority import (
     origin_of,
 )
 from bus.workers.consuming import consumer, open_own
-from bus.workers.handling import (
+from bus.workers.handlers import (
     ANSWERS_DROPPED,
     ASKED,
     ASKED_AGAIN,

@@ -20,7 +20,7 @@ from bus.broker import chunks
 from bus.message import Message, type_of
 from bus.unreadable import Unreadable
 from bus.workers.consuming import Subscription
-from bus.workers.handling import (
+from bus.workers.handlers import (
     BATCHES,
     BURIALS_WAITING,
     BURIED,

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from bus.messages.audit import AdoptInstance, GiveBackInstance
 from bus.messages.build import BuildInstance, BuildRejected, InstancesFound
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim
-from bus.workers.handling import Answer, Handlers, Received, Said, Tell
+from bus.workers.handlers import Answer, Handlers, Received, Said, Tell
 from engine.flavors import InstanceId
 from engine.hosts import NODE, HostState
 from engine.inventories import ServerGroup

@@ -27,7 +27,7 @@ import msgspec
 from msgspec import structs
 
 from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected
-from bus.workers.handling import Answer, Handlers, Received, Said, Tell, Weighed
+from bus.workers.handlers import Answer, Handlers, Received, Said, Tell, Weighed
 from engine.choosing.verdicts import Holds, SearchRefused
 from engine.flavors import InstanceId
 from engine.requests import COUNT_MAX

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from msgspec import structs
 
 from bus.messages.build import AlternatesSpent, InstanceActive, InstanceDeleted, InstanceFailed, InstanceMoved
-from bus.workers.handling import Bury, Handlers, Received, Said, Tell
+from bus.workers.handlers import Bury, Handlers, Received, Said, Tell
 from engine.choosing.choosing import choose
 from engine.choosing.explaining import in_words
 from engine.choosing.plugins import Plugins

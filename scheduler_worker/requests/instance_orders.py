@@ -21,7 +21,7 @@ from bus.messages.build import (
 )
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.stored_names import NamedImage
-from bus.workers.handling import Answer, Handlers, Received, Said
+from bus.workers.handlers import Answer, Handlers, Received, Said
 from engine.choosing.explaining import traits_at
 from engine.choosing.hosts import Draft, Hosts, OneHost
 from engine.choosing.plugins import HostChange

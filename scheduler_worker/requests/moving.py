@@ -14,7 +14,7 @@ from functools import partial
 
 from bus.messages.build import BuildRejected, InstanceState
 from bus.messages.moves import MoveInstance
-from bus.workers.handling import Handlers, Received, Said
+from bus.workers.handlers import Handlers, Received, Said
 from engine.choosing.choosing import Chosen, choose, choose_together
 from engine.choosing.explaining import in_words
 from engine.choosing.hosts import Occupant, what_if

@@ -16,7 +16,7 @@ from bus.message import Message
 from bus.messages.build import BuildInstance, BuildRejected, ClaimRefused
 from bus.messages.placement import ClaimResources, SwapClaim
 from bus.topology import CELL0
-from bus.workers.handling import Answer, Received, Said, Tell
+from bus.workers.handlers import Answer, Received, Said, Tell
 from engine.choosing.choosing import Chosen
 from engine.choosing.plugins import Plugins
 from engine.choosing.verdicts import (

@@ -40,7 +40,7 @@ from bus.messages.stored_names import (
     SetImage,
     is_image_source,
 )
-from bus.workers.handling import Answer, Bury, Handlers, ReadOnly, Received, Said, answering
+from bus.workers.handlers import Answer, Bury, Handlers, ReadOnly, Received, Said, answering
 from engine.flavors import DeviceProfile, Flavor
 from engine.inventories import ServerGroup
 from engine.picture.picture import Picture

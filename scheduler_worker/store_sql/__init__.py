@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import partial
 from operator import attrgetter
 
-from bus.workers.handling import OutboxKey
+from bus.workers.handlers import OutboxKey
 from engine.flavors import InstanceId
 from engine.hosts import HostState
 from kit.errors import Bug, Transient

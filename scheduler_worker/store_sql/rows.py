@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from bus.messages.build import InstanceState
 from bus.messages.cell import AdoptInCell, PlaceInCell
-from bus.workers.handling import OutboxKey
+from bus.workers.handlers import OutboxKey
 from engine.flavors import InstanceId, RequestId
 from kit.errors import Transient
 from kit.sql import (

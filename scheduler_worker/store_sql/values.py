@@ -9,7 +9,7 @@ from msgspec import Struct
 from bus.messages.build import InstanceOrder
 from bus.messages.moves import MovePlace
 from bus.messages.stored_names import NamedImage
-from bus.workers.handling import OutboxKey
+from bus.workers.handlers import OutboxKey
 from engine.flavors import DeviceProfile, Flavor, InstanceId, RequestId
 from engine.inventories import GroupId, ProviderId, ServerGroup
 from scheduler_worker.core.instances.rows import InstanceRow, Turn

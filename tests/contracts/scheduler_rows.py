@@ -6,7 +6,7 @@ from uuid import UUID
 
 from bus.messages.build import BuildInstance, ClaimRefused, InstanceActive, InstanceState
 from bus.messages.cell import PlaceInCell
-from bus.workers.handling import OutboxKey
+from bus.workers.handlers import OutboxKey
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import Choice, ProviderId, ResourceAmount, Share
 from scheduler_worker.core.instances.lifecycle import deleted, deleted_unseen

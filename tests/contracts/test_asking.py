@@ -11,7 +11,7 @@ from bus.messages.administration import AskUsages
 from bus.messages.hosts import AskHosts
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from bus.workers.consuming import Subscription
-from bus.workers.handling import Answer, Received, Said
+from bus.workers.handlers import Answer, Received, Said
 from bus.workers.station import NoAnswer, Station
 from bus.workers.worker import Worker
 from kit.errors import AccessRefused

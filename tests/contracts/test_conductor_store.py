@@ -11,7 +11,7 @@ from bus.messages.build import AttemptFailed, InstanceDeleted, InstanceState
 from bus.messages.cell import DestroyInstance, PlaceInCell, SpawnInstance
 from bus.messages.hosts import SetHostInCell
 from bus.messages.placement import ReleaseClaim
-from bus.workers.handling import OutboxKey
+from bus.workers.handlers import OutboxKey
 from cell_conductor.core.rows import CellHost, Cleanup, HeardHost, HeldClaim, Instance, OutboxMessage, Pending
 from cell_conductor.store_sql import SILENT_KEPT, ConductorStore
 from engine.flavors import Flavor, InstanceId, RequestId

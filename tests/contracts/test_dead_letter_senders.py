@@ -30,7 +30,7 @@ from bus.topology import (
 )
 from bus.unreadable import Unreadable
 from bus.workers.dead_letters import DeadLetter, NotReplayed, dead_letter_parcel, retry_parcel
-from bus.workers.handling import Handlers, Received, Said
+from bus.workers.handlers import Handlers, Received, Said
 from bus.workers.worker import Worker
 from engine.flavors import Flavor, RequestId
 from kit.errors import Poison

@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.messages.administration import ConsumerMoved, CreateProvider
 from bus.messages.hosts import AskHostShape, HostHolder, HostShapeFound, ReshapeHost, ReshapeVerdict
 from bus.messages.placement import InventoryInUse, ReportAccepted
-from bus.workers.handling import Answer, ReadOnly, Received
+from bus.workers.handlers import Answer, ReadOnly, Received
 from engine.inventories import ConsumerId, ProviderId, ReportedProvider, ResourceAmount
 from engine.refusals import Claimed, DoesNotFit, NotAllowed, ShapeMoved
 from placement_worker.admin_writes import WriteBatcher

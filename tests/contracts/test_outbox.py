@@ -9,7 +9,7 @@ from bus.broker import Broker
 from bus.message import Message
 from bus.messages.placement import InventoryRefused, ReleaseClaim
 from bus.workers.consuming import Subscription
-from bus.workers.handling import OutboxKey, Received, Said, Tell
+from bus.workers.handlers import OutboxKey, Received, Said, Tell
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
 from bus.workers.worker import Worker

@@ -29,7 +29,7 @@ from bus.topology import (
 from bus.unreadable import Unreadable
 from bus.workers.consuming import Subscription
 from bus.workers.dead_letters import open_dead_letters
-from bus.workers.handling import Received, Said
+from bus.workers.handlers import Received, Said
 from bus.workers.set_aside import FailedRows, RowWork
 from bus.workers.station import Station
 from bus.workers.worker import Worker

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import structs
 
-from bus.workers.handling import OutboxKey
+from bus.workers.handlers import OutboxKey
 from cell_conductor.core import swapping
 from engine.choosing import choosing, compounds
 from engine.choosing.choosing import AlternatePools, Choices

@@ -21,7 +21,7 @@ import scheduler_worker.overview
 import scheduler_worker.requests.reading
 import scheduler_worker.waiting
 from bus import unreadable
-from bus.workers import handling, intake, running, worker
+from bus.workers import handlers, intake, running, worker
 from bus.workers.set_aside import FailedRows
 from cell_conductor.core import swapping
 from kit import clock, health, http_server, keystone, login, metrics, parts, process, urls
@@ -82,7 +82,7 @@ def one_follower_told(real: Any) -> Any:
 
 # After an hour without its server, a worker tries again after a day.
 planted_by(
-    "the pause before a try grows without end", (parts, handling, swapping, scheduler_worker.waiting), "grown"
+    "the pause before a try grows without end", (parts, handlers, swapping, scheduler_worker.waiting), "grown"
 )(lambda _real: lambda first, _longest, failures: first * 2.0 ** min(failures - 1, 30))
 
 

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import structs
 
 from bus.messages.placement import ReleaseClaim, SwapClaim
-from bus.workers.handling import Tell
+from bus.workers.handlers import Tell
 from cell_conductor import hosts as conductor_hosts
 from cell_conductor.core import decide, transition
 from nova_bridge import cloud, cloud_reading, envelope, request_spec, selection, serving

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
-from bus.workers.handling import OutboxKey
+from bus.workers.handlers import OutboxKey
 from engine.flavors import InstanceId
 from engine.hosts import cell_and_name
 from kit.clock import EPOCH

@@ -34,7 +34,7 @@ from bus.messages.placement import (
 from bus.settings import BusSettings
 from bus.topology import CELL0
 from bus.workers.consuming import Subscription
-from bus.workers.handling import Handlers, ReadOnly, Received, Said, Tell
+from bus.workers.handlers import Handlers, ReadOnly, Received, Said, Tell
 from bus.workers.station import Station
 from bus.workers.worker import Worker
 from engine.flavors import InstanceId

@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, ReportAccepted, ReportAnswered, ReportInventory
-from bus.workers.handling import Handler, Handlers, ReadOnly, Received, Weighed
+from bus.workers.handlers import Handler, Handlers, ReadOnly, Received, Weighed
 from engine.refusals import Claimed
 from kit.clock import now
 from kit.sql import POOL_SIZE, upgrade

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from bus.messages.placement import ClaimResources
-from bus.workers.handling import Received
+from bus.workers.handlers import Received
 from placement_worker.store_sql import PlacementStore
 from tools.benchmarks.books import (
     Books,

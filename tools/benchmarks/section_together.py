@@ -15,7 +15,7 @@ from msgspec import structs
 from bus.messages.administration import AllClaimed, ClaimsAnswered, ClaimTogether
 from bus.messages.placement import ClaimResources, ReportInventory
 from bus.messages.together import taken_together
-from bus.workers.handling import Weighed
+from bus.workers.handlers import Weighed
 from engine.choosing.choosing import Chosen, choose
 from engine.hosts import HostState
 from engine.inventories import ConsumerId, ProviderId, ReportedInventory

@@ -11,7 +11,7 @@ from bus.message import Message
 from bus.messages.build import BuildInstance, DeleteInstance
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.stored_names import CreateGroup, DeleteGroup
-from bus.workers.handling import Handler, Handlers, Received, Said, Weighed, runs
+from bus.workers.handlers import Handler, Handlers, Received, Said, Weighed, runs
 from engine.flavors import RequestId, instance_id_of
 from engine.inventories import GroupId
 

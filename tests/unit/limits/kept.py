@@ -109,7 +109,7 @@ KEPT: Mapping[str, Case] = {
     "bus/unreadable.py VALUE_SHOWN_MAX": lambda n: len(
         unread(b'{"message":{"type":"%b"}}' % (b"x" * n)).kind
     ),
-    "bus/workers/handling.py BY_LENGTH_MAX": lambda n: len(
+    "bus/workers/handlers.py BY_LENGTH_MAX": lambda n: len(
         an_ask(DeleteInstance(instance=InstanceId(UUID(int=1)), for_user="x" * (n - 4))).by
     ),
     "engine/flavors.py HOST_NAME_MAX": lambda n: len(

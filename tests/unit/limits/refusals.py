@@ -34,7 +34,7 @@ from bus.unix_socket.server import serve_unix
 from bus.unreadable import Unreadable
 from bus.workers.authority import BrokerFacts, wrong_reply_to
 from bus.workers.dead_letters import Parked, parked_of, retry_parcel
-from bus.workers.handling import Answer, ReadOnly
+from bus.workers.handlers import Answer, ReadOnly
 from bus.workers.running import STAGES
 from compute_sim.core.hosts import read_networks, read_pools
 from compute_sim.libvirt.core.machine import read_cpus

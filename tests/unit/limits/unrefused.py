@@ -83,7 +83,7 @@ WHY: Mapping[str, Limits] = {
     "a text or a list is cut where people read it, or where a program would keep too much of it": {
         "bus/unreadable.py": ["REASON_SHOWN_MAX"],
         "bus/workers/dead_letters.py": ["REASON_BYTES_MAX", "REFUSED_TOLD_MAX"],
-        "bus/workers/handling.py": ["TRACEBACK_LENGTH_MAX"],
+        "bus/workers/handlers.py": ["TRACEBACK_LENGTH_MAX"],
         "bus/workers/running.py": ["TEXT_LENGTH_MAX"],
         "cell_conductor/hosts.py": ["TROUBLE_LENGTH_MAX"],
         "compute_sim/core/attempts.py": ["LABEL_MAX"],

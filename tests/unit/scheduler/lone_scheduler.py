@@ -11,7 +11,7 @@ from bus.message import Message
 from bus.messages.administration import AskConsumer, AskQuotas, ConsumerFound, ConsumerState, QuotasFound
 from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim
-from bus.workers.handling import Answer, Handler, ReadOnly, Received, Said, Tell, Weighed
+from bus.workers.handlers import Answer, Handler, ReadOnly, Received, Said, Tell, Weighed
 from bus.workers.station import Station
 from engine.choosing.plugins import Plugins
 from engine.hosts import HostState

@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.cell import RemoveFromCell
-from bus.workers.handling import OutboxKey
+from bus.workers.handlers import OutboxKey
 from bus.workers.publisher import Outgoing
 from engine.flavors import InstanceId, RequestId
 from kit.parts import RowByRow

@@ -23,7 +23,7 @@ from bus.messages.stored_names import (
     SetImage,
 )
 from bus.unreadable import Unreadable
-from bus.workers.handling import Bury, Tell
+from bus.workers.handlers import Bury, Tell
 from bus.workers.station import Station
 from engine.flavors import (
     DeviceGroup,

@@ -6,7 +6,7 @@ import pytest
 
 from bus.broker import chunks
 from bus.messages.build import BuildInstance
-from bus.workers.handling import Answer, Weighed
+from bus.workers.handlers import Answer, Weighed
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.requests import RequestProblem, read_request
 from tests.contracts.placement_orders import VOCABULARY

@@ -9,7 +9,7 @@ from msgspec import structs
 from bus.messages.administration import ConsumerState
 from bus.messages.build import BuildInstance, BuildRejected, InstancesFound
 from bus.messages.moves import MoveInstance, MoveWait
-from bus.workers.handling import Answer, Said
+from bus.workers.handlers import Answer, Said
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import ConsumerId, ResourceAmount
 from engine.requests import InstanceSpec

@@ -9,7 +9,7 @@ from msgspec import structs
 from bus.messages.audit import MendInstance
 from bus.messages.build import BuildInstance, BuildRejected, FlavorChange, InstancesFound, InstanceState
 from bus.messages.moves import MoveInstance
-from bus.workers.handling import Answer
+from bus.workers.handlers import Answer
 from engine.flavors import Flavor, Image, PortRequest, RequestId, VolumeRequest
 from engine.inventories import InventoryState
 from scheduler_worker.core.instances.history import decoded, encoded

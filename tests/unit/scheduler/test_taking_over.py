@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.messages.audit import AdoptInstance, GiveBackInstance
 from bus.messages.build import InstanceDeleted
 from bus.messages.cell import AdoptInCell
-from bus.workers.handling import Said, Tell
+from bus.workers.handlers import Said, Tell
 from engine.flavors import Flavor, Image, InstanceId, RequestId
 from engine.inventories import ConsumerId, ResourceAmount, Share
 from tests.unit.choosing.scheduler_worlds import a_host

@@ -7,7 +7,7 @@ import pytest
 from bus.message import Message
 from bus.messages.hosts import AskHosts, SetHost
 from bus.settings import BUS, BusSettings
-from bus.workers.handling import GiveUp, OneByOne, PutBack, Received, after_failure
+from bus.workers.handlers import GiveUp, OneByOne, PutBack, Received, after_failure
 from kit.errors import Bug, Interrupted, Locked, Poison, TookTooLong, Transient, Unavailable
 from tests.varied import varied
 
