@@ -56,18 +56,8 @@ from bus.messages.placement import (
     TreeKept,
 )
 from bus.messages.together import claims_of
-from bus.workers.handlers import (
-    ROWS_FAILED,
-    Answer,
-    Bury,
-    Handlers,
-    ReadOnly,
-    Received,
-    Said,
-    Tell,
-    Weighed,
-    answering,
-)
+from bus.workers.handlers import Answer, Bury, Handlers, ReadOnly, Received, Said, Tell, Weighed, answering
+from bus.workers.metrics import ROWS_FAILED
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.set_aside import SET_ASIDE
 from engine.candidates.budget import SearchLimits

@@ -26,7 +26,8 @@ from bus.unreadable import Unreadable
 from bus.workers.authority import Refused, all_count, judge, judge_parcel, origin_of, speaks_for
 from bus.workers.consuming import Subscription, consumer
 from bus.workers.dead_letters import Parked, dead_letter_parcel, parked_of, retry_parcel
-from bus.workers.handlers import TOOK, WAITED, Received, all_received
+from bus.workers.handlers import Received, all_received
+from bus.workers.metrics import TOOK, WAITED
 from bus.workers.sending import pauses_of
 from bus.workers.station import Station
 from kit.errors import Interrupted, NotTaken

@@ -22,7 +22,7 @@ from datetime import datetime
 from bus.broker import Receipt
 from bus.message import Envelope, Kind, Message, Parcel
 from bus.settings import BusSettings
-from bus.workers import handlers
+from bus.workers.metrics import CONFIRMED
 from bus.workers.sending import (
     Bucket,
     CopyOf,
@@ -94,7 +94,7 @@ class Publisher:
         # If it is set, events are repeated on the feed of the project that it returns.
         self.copy_of: CopyOf | None = None
         self.answers_dropped = 0
-        self._confirmed = Histogram(handlers.CONFIRMED)
+        self._confirmed = Histogram(CONFIRMED)
         self.readings: Readings = (self._confirmed,)
 
     def send(self, message: Message, cause: str = "") -> asyncio.Future[None]:

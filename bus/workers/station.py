@@ -47,7 +47,8 @@ from bus.workers.authority import (
     origin_of,
 )
 from bus.workers.consuming import consumer, open_own
-from bus.workers.handlers import (
+from bus.workers.handlers import Received, all_received
+from bus.workers.metrics import (
     ANSWERS_DROPPED,
     ASKED,
     ASKED_AGAIN,
@@ -56,8 +57,6 @@ from bus.workers.handlers import (
     HELD_BACK,
     SENT,
     WAITING,
-    Received,
-    all_received,
 )
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.sending import Link, pauses_of

@@ -21,14 +21,6 @@ from bus.message import Message, type_of
 from bus.unreadable import Unreadable
 from bus.workers.consuming import Subscription
 from bus.workers.handlers import (
-    BATCHES,
-    BURIALS_WAITING,
-    BURIED,
-    HANDLED,
-    IN_HAND,
-    INTERRUPTIONS,
-    PUT_BACK,
-    REDELIVERED,
     Bury,
     GiveUp,
     Handler,
@@ -46,6 +38,16 @@ from bus.workers.handlers import (
     runs,
 )
 from bus.workers.intake import TRIED_ALONE_FROM, Intake, Item
+from bus.workers.metrics import (
+    BATCHES,
+    BURIALS_WAITING,
+    BURIED,
+    HANDLED,
+    IN_HAND,
+    INTERRUPTIONS,
+    PUT_BACK,
+    REDELIVERED,
+)
 from bus.workers.publisher import Outgoing
 from bus.workers.sending import pauses_of
 from bus.workers.station import Station

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from bus.workers import handlers as of_workers
+from bus.workers import metrics as of_workers
 from cell_conductor import handlers as of_conductors
 from ironic_sync import applying as of_daemons
 from kit import health_server as of_processes
