@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from bus.message import Message
-from bus.messages.administration import ConsumerMoved
+from bus.messages.books import ConsumerMoved
 from bus.messages.hosts import (
     AskHostShape,
     CheckHost,

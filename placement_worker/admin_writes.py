@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from bus.message import Message
-from bus.messages.administration import (
+from bus.messages.books import (
     AllocationWrite,
     AlreadyThere,
     AskConsumer,

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 from greenlet import getcurrent, greenlet
 
-from bus.messages.administration import (
+from bus.messages.books import (
     AskCandidates,
     Candidate,
     Candidates,

@@ -10,15 +10,6 @@ from functools import partial
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.administration import (
-    AllClaimed,
-    ClaimsAnswered,
-    ClaimTogether,
-    ConsumerState,
-    Done,
-    NoneClaimed,
-    WriteAnswered,
-)
 from bus.messages.audit import (
     AskBooks,
     AskContradictions,
@@ -26,6 +17,15 @@ from bus.messages.audit import (
     ContradictionsFound,
     MendConsumer,
     RecountBooks,
+)
+from bus.messages.books import (
+    AllClaimed,
+    ClaimsAnswered,
+    ClaimTogether,
+    ConsumerState,
+    Done,
+    NoneClaimed,
+    WriteAnswered,
 )
 from bus.messages.cloud import VALUES_BYTES_MAX, page_that_fits
 from bus.messages.hosts import (

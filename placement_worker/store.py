@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from bus.messages.administration import ConsumerState, WriteVerdict
+from bus.messages.books import ConsumerState, WriteVerdict
 from bus.messages.placement import ProviderGone
 from engine.inventories import (
     ProviderId,

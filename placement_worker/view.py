@@ -15,7 +15,7 @@ from itertools import accumulate, takewhile
 import msgspec
 from msgspec import structs
 
-from bus.messages.administration import KindOfNames
+from bus.messages.books import KindOfNames
 from bus.messages.cloud import VALUES_BYTES_MAX
 from engine.inventories import ProviderId, ProviderState, ProviderUsage, Vocabulary
 from engine.picture.columns import KnownProviders

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.administration import (
+from bus.messages.books import (
     GenerationMoved,
     ProviderWritten,
     SetAggregates,

@@ -8,7 +8,7 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.administration import DeleteProvider, Done, UnknownProvider, WriteAnswered
+from bus.messages.books import DeleteProvider, Done, UnknownProvider, WriteAnswered
 from bus.messages.build import BuildRejected
 from bus.messages.hosts import DeleteHost, HostChanged, HostDeleted, HostSet, SetHost
 from bus.messages.placement import InventoryInUse

@@ -6,7 +6,7 @@ from functools import partial
 from msgspec import structs
 
 from bus.message import Message, type_of
-from bus.messages.administration import AskQuotas, QuotasFound
+from bus.messages.books import AskQuotas, QuotasFound
 from bus.messages.build import AskInstances, BuildInstance, BuildRejected, InstancesFound
 from bus.messages.cloud import page_that_fits
 from bus.messages.moves import AskHistory, AskMoves, HistoryFound, MovePlace, MovesFound

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from msgspec import Struct
 
-from bus.messages.administration import AskCandidates, RequestGroup
+from bus.messages.books import AskCandidates, RequestGroup
 from bus.messages.placement import ReportInventory
 from engine.candidates.query import CandidatesQuery
 from engine.inventories import ProviderId, ReportedInventory, ReportedProvider

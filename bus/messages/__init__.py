@@ -2,8 +2,8 @@
 
 from bus.message import Message, type_of
 from bus.messages import (
-    administration,
     audit,
+    books,
     build,
     cell,
     cloud,
@@ -14,7 +14,7 @@ from bus.messages import (
     stored_names,
 )
 
-_SUBJECTS = (build, moves, cell, cloud, hosts, planning, stored_names, placement, administration, audit)
+_SUBJECTS = (build, moves, cell, cloud, hosts, planning, stored_names, placement, books, audit)
 
 # Every message type; one that has no tag of its own is only a base of others.
 ALL: tuple[type[Message], ...] = tuple(

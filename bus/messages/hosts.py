@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from bus.broker import chunks
 from bus.message import AnswerMessage, CellMessage, Kind, Message, Route, StrictMessage
-from bus.messages.administration import ConsumerMoved
+from bus.messages.books import ConsumerMoved
 from bus.messages.placement import Attempt, InventoryInUse, ReportAccepted, ReportOutdated
 from engine.flavors import InstanceId
 from engine.hosts import Aggregate, HostFacts, HostMode, HostSetting, HostState, MetadataKey, MetadataValue

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bus.messages.administration import ClaimPlace, ClaimTogether, ShareTemplate, TemplateAmount
+from bus.messages.books import ClaimPlace, ClaimTogether, ShareTemplate, TemplateAmount
 from bus.messages.placement import ClaimResources
 from engine.inventories import ResourceAmount, ShapeSeen, Share
 from engine.refusals import NotAllowed

@@ -4,7 +4,7 @@ It knows the bus and its messages, and nothing of a terminal. The `moor` command
 """
 
 from bus.message import Message, type_of
-from bus.messages.administration import Candidate, Candidates, ConsumerState, NamesFound, TypeUsage
+from bus.messages.books import Candidate, Candidates, ConsumerState, NamesFound, TypeUsage
 from bus.messages.build import (
     AttemptFailed,
     BuildAccepted,

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from msgspec import Struct, structs
 
-from bus.messages.administration import AskNames, NamesFound
+from bus.messages.books import AskNames, NamesFound
 from bus.messages.build import AskInstances, InstancesFound, InstanceState
 from bus.messages.hosts import AggregatesFound, AggregateState, AskAggregates, AskHosts, HostsFound
 from bus.messages.placement import AskSnapshot, SnapshotPage

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import msgspec
 from msgspec import structs
 
-from bus.messages.administration import (
+from bus.messages.books import (
     AlreadyThere,
     AskCandidates,
     AskHolders,

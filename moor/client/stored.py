@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 from msgspec import Struct
 
 from bus.message import Message
-from bus.messages.administration import (
+from bus.messages.books import (
     AskQuotas,
     AskUsages,
     QuotasFound,

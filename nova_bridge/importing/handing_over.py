@@ -12,8 +12,8 @@ from uuid import UUID
 
 from msgspec import Struct, structs
 
-from bus.messages.administration import AskHolders, HoldersFound
 from bus.messages.audit import AdoptInstance, GiveBackInstance
+from bus.messages.books import AskHolders, HoldersFound
 from bus.messages.build import BuildRejected, InstanceState
 from bus.messages.hosts import AggregateSet, HostSet, SetAggregate, SetHost
 from engine.flavors import Flavor, InstanceId

@@ -4,7 +4,7 @@ from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
-from bus.messages.administration import (
+from bus.messages.books import (
     ConsumerAllocations,
     ConsumerState,
     DeleteAllocations,

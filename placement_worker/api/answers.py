@@ -17,7 +17,7 @@ import msgspec
 import os_resource_classes
 from msgspec import Struct
 
-from bus.messages.administration import (
+from bus.messages.books import (
     AlreadyThere,
     ConsumerMoved,
     GenerationMoved,

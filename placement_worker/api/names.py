@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Final
 
-from bus.messages.administration import (
+from bus.messages.books import (
     AlreadyThere,
     CreateClass,
     CreateTrait,

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from bus.messages.administration import (
+from bus.messages.books import (
     CreateProvider,
     DeleteProvider,
     DropInventory,

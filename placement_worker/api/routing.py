@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bus.messages.administration import Done, ProviderWritten, Write
+from bus.messages.books import Done, ProviderWritten, Write
 from engine.inventories import ProviderId, ProviderState
 from placement_worker.admin_writes import WriteBatcher
 from placement_worker.api.answers import (

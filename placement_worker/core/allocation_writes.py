@@ -17,7 +17,8 @@ from datetime import datetime
 
 from msgspec import Struct, structs
 
-from bus.messages.administration import (
+from bus.messages.audit import MendConsumer, MendedClaim, SeenConsumer
+from bus.messages.books import (
     AllocationWrite,
     ConsumerAllocations,
     ConsumerMoved,
@@ -31,7 +32,6 @@ from bus.messages.administration import (
     UnknownProvider,
     WriteVerdict,
 )
-from bus.messages.audit import MendConsumer, MendedClaim, SeenConsumer
 from bus.messages.placement import NO_OWNER, InventoryInUse
 from engine.inventories import ConsumerId, InventoryState, ProviderId, Vocabulary, unknown_names
 from engine.refusals import DoesNotFit, NotAllowed, Shortfall

@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from bus.messages.administration import AllClaimed, RefusedPlace
+from bus.messages.books import AllClaimed, RefusedPlace
 from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim, SwapClaim
 from engine.inventories import ConsumerId, GroupId, ProviderId, ServerGroup, Share
 from engine.refusals import (

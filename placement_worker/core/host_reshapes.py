@@ -16,7 +16,7 @@ from datetime import datetime
 
 from msgspec import Struct, structs
 
-from bus.messages.administration import ConsumerAllocations, ConsumerMoved, Done, WriteVerdict
+from bus.messages.books import ConsumerAllocations, ConsumerMoved, Done, WriteVerdict
 from bus.messages.hosts import ReshapeHost, ReshapeVerdict
 from bus.messages.placement import ReportAccepted, ReportInventory, ReportVerdict, TreeKept
 from engine.inventories import ProviderId, ReportedInventory, ReportedProvider, ResourceAmount, Vocabulary

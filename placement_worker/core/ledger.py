@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from bus.messages.administration import ConsumerAllocations, KindOfNames
 from bus.messages.audit import MendedClaim
+from bus.messages.books import ConsumerAllocations, KindOfNames
 from bus.messages.placement import (
     NO_OWNER,
     ClaimResources,

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import structs
 
-from bus.messages.administration import Done, SetQuota, UnknownClass, WriteVerdict
+from bus.messages.books import Done, SetQuota, UnknownClass, WriteVerdict
 from engine.inventories import (
     INSTANCES,
     ConsumerId,

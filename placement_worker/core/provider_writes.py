@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import UNSET, structs
 
-from bus.messages.administration import (
+from bus.messages.books import (
     AlreadyThere,
     CreateClass,
     CreateProvider,

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from bus.messages.administration import ConsumerState
+from bus.messages.books import ConsumerState
 from engine.inventories import ConsumerId, ProviderId, ProviderState
 from kit.parts import Retrying
 from kit.sql import (

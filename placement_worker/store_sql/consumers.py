@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row
 
-from bus.messages.administration import ConsumerState, TypeUsage
 from bus.messages.audit import BookEntry
+from bus.messages.books import ConsumerState, TypeUsage
 from bus.messages.placement import MembersPage
 from engine.inventories import ConsumerId, GroupMember, ProviderId, QuotaState, ResourceAmount
 from kit.errors import Transient

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection, Table
 
-from bus.messages.administration import KindOfNames
+from bus.messages.books import KindOfNames
 from engine.inventories import CUSTOM, ProviderId
 from kit.errors import Transient
 from kit.sql import Transaction, among, insert

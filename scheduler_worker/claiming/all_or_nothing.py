@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from bus.message import PARCEL_BYTES_MAX
-from bus.messages.administration import AllClaimed, ClaimsAnswered, ClaimTogether, NoneClaimed, RefusedPlace
+from bus.messages.books import AllClaimed, ClaimsAnswered, ClaimTogether, NoneClaimed, RefusedPlace
 from bus.messages.build import ClaimRefused
 from bus.messages.together import taken_together
 from engine.choosing.choosing import Chosen

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.message import Message
-from bus.messages.administration import AskConsumer, ConsumerFound
+from bus.messages.books import AskConsumer, ConsumerFound
 from bus.messages.build import BuildInstance, BuildRejected, InstanceState, MoveKind
 from bus.messages.moves import MoveInstance
 from engine.choosing.hosts import Occupant

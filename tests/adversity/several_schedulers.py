@@ -16,7 +16,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bus.messages.administration import Done, SetQuota, WriteAnswered
+from bus.messages.books import Done, SetQuota, WriteAnswered
 from bus.messages.build import BuildInstance, InstanceState
 from bus.messages.stored_names import CreateGroup, GroupsFound
 from bus.topology import CELL0, user_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bus.messages.administration import (
+from bus.messages.books import (
     ConsumerMoved,
     Done,
     ProviderWritten,

@@ -10,7 +10,7 @@ import random
 import pytest
 import sqlalchemy as sa
 
-from bus.messages.administration import SetQuota
+from bus.messages.books import SetQuota
 from engine.inventories import INSTANCES
 from engine.refusals import QuotaExceeded
 from kit.errors import Transient

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from bus.messages.administration import (
+from bus.messages.books import (
     ConsumerAllocations,
     CreateProvider,
     ProviderWritten,

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from bus.messages.administration import WriteVerdict
 from bus.messages.audit import MendConsumer
+from bus.messages.books import WriteVerdict
 from bus.messages.placement import ReportInventory, ReportVerdict, SnapshotPage
 from engine.inventories import ConsumerId, ProviderId, ProviderState, ResourceAmount
 from engine.refusals import ClaimVerdict

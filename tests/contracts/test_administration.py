@@ -2,7 +2,7 @@
 
 import asyncio
 
-from bus.messages.administration import (
+from bus.messages.books import (
     AlreadyThere,
     ConsumerState,
     CreateClass,

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 
-from bus.messages.administration import (
+from bus.messages.books import (
     CreateProvider,
     CreateTrait,
     DeleteAllocations,

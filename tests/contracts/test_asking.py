@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bus.broker import Broker
-from bus.messages.administration import AskUsages
+from bus.messages.books import AskUsages
 from bus.messages.hosts import AskHosts
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from bus.workers.consuming import Subscription

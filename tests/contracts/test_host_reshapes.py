@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec import structs
 
-from bus.messages.administration import ConsumerMoved, CreateProvider
+from bus.messages.books import ConsumerMoved, CreateProvider
 from bus.messages.hosts import AskHostShape, HostHolder, HostShapeFound, ReshapeHost, ReshapeVerdict
 from bus.messages.placement import InventoryInUse, ReportAccepted
 from bus.workers.handlers import Answer, ReadOnly, Received

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from bus.messages.administration import ConsumerMoved, Done
 from bus.messages.audit import BookEntry, MendConsumer, MendedClaim, SeenConsumer
+from bus.messages.books import ConsumerMoved, Done
 from engine.refusals import Released
 from kit.clock import now
 from kit.sql import open_database, write_once

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.messages.administration import AllClaimed, ClaimTogether, RefusedPlace
+from bus.messages.books import AllClaimed, ClaimTogether, RefusedPlace
 from bus.messages.placement import ClaimResources, ReleaseClaim, ReportInventory
 from bus.messages.together import claims_of, taken_together
 from engine.inventories import ConsumerId, ProviderId, ShapeSeen, Share

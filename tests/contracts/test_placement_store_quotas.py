@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from bus.messages.administration import (
+from bus.messages.audit import MendConsumer, MendedClaim, SeenConsumer
+from bus.messages.books import (
     ConsumerAllocations,
     ConsumerMoved,
     Done,
@@ -11,7 +12,6 @@ from bus.messages.administration import (
     SetQuota,
     WriteVerdict,
 )
-from bus.messages.audit import MendConsumer, MendedClaim, SeenConsumer
 from bus.messages.placement import ClaimResources
 from engine.inventories import INSTANCES, ConsumerId, GroupMember, Holder, ProviderId, Share
 from engine.refusals import Claimed, NotAllowed, OverLimit, QuotaExceeded

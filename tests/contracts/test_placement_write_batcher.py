@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bus.messages.administration import Done, SetAllocations
+from bus.messages.books import Done, SetAllocations
 from kit.errors import Transient
 from placement_worker.admin_writes import WriteBatcher
 from placement_worker.core.ledger import ClaimChanges

@@ -10,7 +10,7 @@ from typing import Any
 from bus.broker import Broker
 from bus.memory import MemoryBroker
 from bus.message import Message
-from bus.messages.administration import Done, ProviderWritten, WriteAnswered
+from bus.messages.books import Done, ProviderWritten, WriteAnswered
 from bus.messages.build import InstanceState
 from bus.messages.cell import AskConsole, ConsoleFound
 from bus.messages.cloud import AskOverview, Overview

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.administration import CreateProvider, SetAggregates, SetInventories, SetTraits
+from bus.messages.books import CreateProvider, SetAggregates, SetInventories, SetTraits
 from compute_sim.core.trees import ProviderTree
 from compute_sim.libvirt.core.layout import SharingOffer, shared_storage
 from compute_sim.libvirt.hypervisor import HostView

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import structs
 
-from bus.messages.administration import NameTaken
+from bus.messages.books import NameTaken
 from engine.refusals import DoesNotFit
 from placement_worker.api import allocations, candidates, names, policy, providers, routing, service, values
 from placement_worker.api.answers import RenderedAnswer

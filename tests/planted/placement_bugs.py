@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import structs
 
-from bus.messages.administration import Done
 from bus.messages.audit import MendedClaim
+from bus.messages.books import Done
 from cell_conductor.core import decide
 from cell_conductor.core.transition import Transition
 from engine.inventories import INTEGER_MAX

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Struct, structs
 
-from bus.messages.administration import (
+from bus.messages.books import (
     ConsumerAllocations,
     CreateClass,
     CreateProvider,

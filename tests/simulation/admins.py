@@ -9,7 +9,7 @@ from msgspec import UNSET, structs
 
 from bus.broker import Broker
 from bus.message import Message
-from bus.messages.administration import (
+from bus.messages.books import (
     AskCandidates,
     AskConsumer,
     AskHolders,

@@ -8,8 +8,8 @@ from datetime import timedelta
 from msgspec import structs
 
 from bus.broker import Broker
-from bus.messages.administration import ConsumerMoved, Done, WriteAnswered
 from bus.messages.audit import MendConsumer, MendInstance, RecountBooks, SeenConsumer
+from bus.messages.books import ConsumerMoved, Done, WriteAnswered
 from bus.messages.build import AskInstances, InstancesFound
 from bus.workers.station import Station
 from moor.client.books.auditing import AuditOptions, Finding, audited, with_computes

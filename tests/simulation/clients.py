@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.message import Message
-from bus.messages.administration import AskQuotas, QuotasFound, SetQuota, WriteAnswered
+from bus.messages.books import AskQuotas, QuotasFound, SetQuota, WriteAnswered
 from bus.messages.build import (
     AskInstances,
     BuildAccepted,

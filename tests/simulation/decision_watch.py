@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import cell_conductor.core.decide as of_cells
-from bus.messages.administration import Write, WriteVerdict
+from bus.messages.books import Write, WriteVerdict
 from placement_worker import admin_writes, handlers
 from scheduler_worker import forgetting
 from scheduler_worker.core.instances import rows

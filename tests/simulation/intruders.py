@@ -23,7 +23,7 @@ from bus.codec import CODEC, encode, known_messages
 from bus.definitions import Rights
 from bus.memory import MemoryBroker
 from bus.message import LINES, PARCEL_BYTES_MAX, PLAIN, Envelope, Message, Parcel, type_of
-from bus.messages.administration import AskUsages
+from bus.messages.books import AskUsages
 from bus.messages.build import BuildInstance, DeleteInstance, InstanceDeleted, InstanceState
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.hosts import HostsReported, SetHost

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from bus.messages.administration import ConsumerAllocations, ProviderInventories, Reshape
+from bus.messages.books import ConsumerAllocations, ProviderInventories, Reshape
 from bus.workers.handlers import Received
 from engine.inventories import ConsumerId, ProviderId
 from placement_worker.admin_writes import write_handlers

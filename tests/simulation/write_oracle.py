@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from bus.messages.administration import (
+from bus.messages.audit import BookEntry  # noqa: TC001 - like every other import
+from bus.messages.books import (
     AlreadyThere,
     ConsumerMoved,
     CreateProvider,
@@ -28,7 +29,6 @@ from bus.messages.administration import (
     Write,
     WriteVerdict,
 )
-from bus.messages.audit import BookEntry  # noqa: TC001 - like every other import
 from bus.messages.placement import InventoryInUse
 from engine.inventories import ConsumerId, ProviderId, ProviderState, ReportedInventory
 from engine.refusals import DoesNotFit, NotAllowed, Shortfall

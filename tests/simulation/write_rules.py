@@ -8,7 +8,8 @@ from collections.abc import Set as AbstractSet
 
 from msgspec import UNSET, Struct, structs
 
-from bus.messages.administration import (
+from bus.messages.audit import BookEntry
+from bus.messages.books import (
     ConsumerAllocations,
     CreateClass,
     CreateProvider,
@@ -30,7 +31,6 @@ from bus.messages.administration import (
     UpdateProvider,
     Write,
 )
-from bus.messages.audit import BookEntry
 from engine.inventories import (
     AggregateId,
     ConsumerId,

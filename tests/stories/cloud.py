@@ -12,7 +12,7 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.message import Message
-from bus.messages.administration import DeleteAllocations, Done, WriteAnswered
+from bus.messages.books import DeleteAllocations, Done, WriteAnswered
 from bus.messages.build import (
     AskInstances,
     BuildInstance,

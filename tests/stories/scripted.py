@@ -8,7 +8,7 @@ from uuid import UUID, uuid5
 
 from bus.broker import Broker
 from bus.message import Message
-from bus.messages.administration import ClaimsAnswered, ClaimTogether
+from bus.messages.books import ClaimsAnswered, ClaimTogether
 from bus.messages.build import (
     InstanceActive,
     InstanceDeleted,

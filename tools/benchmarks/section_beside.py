@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from bus.message import Message
-from bus.messages.administration import Candidates, CandidatesFound
+from bus.messages.books import Candidates, CandidatesFound
 from bus.messages.placement import ClaimAnswered
 from bus.settings import BusSettings
 from bus.workers.station import Station

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import msgspec
 from msgspec import structs
 
-from bus.messages.administration import AllClaimed, ClaimsAnswered, ClaimTogether
+from bus.messages.books import AllClaimed, ClaimsAnswered, ClaimTogether
 from bus.messages.placement import ClaimResources, ReportInventory
 from bus.messages.together import taken_together
 from bus.workers.handlers import Weighed

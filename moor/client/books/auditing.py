@@ -12,7 +12,6 @@ from functools import partial
 
 from msgspec import Struct, structs
 
-from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
 from bus.messages.audit import (
     NAMED_MAX,
     AskContradictions,
@@ -21,6 +20,7 @@ from bus.messages.audit import (
     MendInstance,
     RecountBooks,
 )
+from bus.messages.books import ConsumerMoved, Done, WriteAnswered, WriteVerdict
 from bus.messages.build import InstancesFound
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.hosts import HostSet, SetHost

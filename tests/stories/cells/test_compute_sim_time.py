@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.administration import CreateProvider, SetInventories, WriteAnswered
+from bus.messages.books import CreateProvider, SetInventories, WriteAnswered
 from bus.messages.hosts import HeldAttempt, HostHolds
 from bus.messages.placement import (
     ClaimAnswered,

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from bus.broker import Connection
 from bus.message import Parcel
-from bus.messages.administration import CreateClass, CreateProvider, SetInventories, WriteAnswered
+from bus.messages.books import CreateClass, CreateProvider, SetInventories, WriteAnswered
 from bus.topology import IRONIC, Exchange, Objects, objects_of
 from bus.workers.sending import Link
 from engine.hosts import NODE

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.administration import SetQuota, WriteAnswered
+from bus.messages.books import SetQuota, WriteAnswered
 from bus.workers.station import Station
 from engine.inventories import ConsumerId, ProviderId
 from moor.client.books.auditing import FOUND, MENDED, NOT_MENDED, AuditResult, Finding

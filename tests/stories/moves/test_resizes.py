@@ -10,7 +10,7 @@ from uuid import UUID, uuid5
 import pytest
 from msgspec import structs
 
-from bus.messages.administration import (
+from bus.messages.books import (
     AskConsumer,
     AskQuotas,
     ConsumerFound,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from bus.messages.administration import (
+from bus.messages.books import (
     ConsumerAllocations,
     CreateProvider,
     Done,

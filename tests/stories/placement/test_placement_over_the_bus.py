@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.administration import (
+from bus.messages.books import (
     AlreadyThere,
     AskCandidates,
     Candidates,

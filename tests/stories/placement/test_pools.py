@@ -7,7 +7,7 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.administration import SetAggregates
+from bus.messages.books import SetAggregates
 from bus.messages.build import BuildRejected, InstancesFound
 from bus.messages.moves import MoveInstance
 from cell_conductor.store_sql import ConductorStore

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from bus.messages.administration import AskQuotas, Done, QuotasFound, SetQuota, WriteAnswered
 from bus.messages.audit import MendConsumer, MendedClaim
+from bus.messages.books import AskQuotas, Done, QuotasFound, SetQuota, WriteAnswered
 from bus.messages.planning import AskExplanation, AskPlan, ExplanationsFound, PlanFound
 from engine.flavors import Flavor
 from engine.inventories import ResourceAmount, Share

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.codec import encode
 from bus.message import PLAIN, Envelope, Message, Parcel
-from bus.messages.administration import DeleteProvider, WriteAnswered
+from bus.messages.books import DeleteProvider, WriteAnswered
 from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound
 from bus.messages.hosts import HostSet, SetHost
 from bus.topology import API

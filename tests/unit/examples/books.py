@@ -1,7 +1,27 @@
 """Examples of the writes by name to placement's books, questions about them, and the audit."""
 
 from bus.message import Message
-from bus.messages.administration import (
+from bus.messages.audit import (
+    AskBooks,
+    AskCellBooks,
+    AskContradictions,
+    AskHostBooks,
+    BookEntry,
+    BooksFound,
+    BrokenGuest,
+    CellBooksFound,
+    CellEntry,
+    ContradictionsFound,
+    ExpectedClaim,
+    HostBooksFound,
+    HostEntry,
+    MendConsumer,
+    MendedClaim,
+    MendInstance,
+    RecountBooks,
+    SeenConsumer,
+)
+from bus.messages.books import (
     AskCandidates,
     AskConsumer,
     AskHolders,
@@ -38,26 +58,6 @@ from bus.messages.administration import (
     UpdateProvider,
     UsagesFound,
     WriteAnswered,
-)
-from bus.messages.audit import (
-    AskBooks,
-    AskCellBooks,
-    AskContradictions,
-    AskHostBooks,
-    BookEntry,
-    BooksFound,
-    BrokenGuest,
-    CellBooksFound,
-    CellEntry,
-    ContradictionsFound,
-    ExpectedClaim,
-    HostBooksFound,
-    HostEntry,
-    MendConsumer,
-    MendedClaim,
-    MendInstance,
-    RecountBooks,
-    SeenConsumer,
 )
 from bus.messages.cell import AskConsole, ConsoleFound, ConsoleTold, TellConsole
 from engine.inventories import QuotaState

@@ -1,7 +1,7 @@
 """Examples of the messages about claims, reports, and the feed of changes."""
 
 from bus.message import Message
-from bus.messages.administration import (
+from bus.messages.books import (
     ClaimPlace,
     ClaimsAnswered,
     ClaimTogether,

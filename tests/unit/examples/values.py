@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from bus.messages.administration import (
+from bus.messages.books import (
     ConsumerAllocations,
     ConsumerState,
 )

@@ -12,7 +12,6 @@ import pytest
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
 from bus.messages.audit import (
     AskBooks,
     AskCellBooks,
@@ -25,6 +24,7 @@ from bus.messages.audit import (
     HostEntry,
     MendConsumer,
 )
+from bus.messages.books import ConsumerMoved, Done, WriteAnswered, WriteVerdict
 from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, Size
 from bus.messages.cell import DestroyInstance
 from bus.messages.hosts import HostSet, SetHost

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 from msgspec import structs
 
-from bus.messages.administration import Done, SetQuota, UnknownClass, WriteVerdict
+from bus.messages.books import Done, SetQuota, UnknownClass, WriteVerdict
 from bus.messages.placement import Heir
 from engine.inventories import (
     INSTANCES,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from bus.memory import MemoryBroker
 from bus.message import Message
-from bus.messages.administration import AskConsumer, AskQuotas, ConsumerFound, ConsumerState, QuotasFound
+from bus.messages.books import AskConsumer, AskQuotas, ConsumerFound, ConsumerState, QuotasFound
 from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim
 from bus.workers.handlers import Answer, Handler, ReadOnly, Received, Said, Tell, Weighed

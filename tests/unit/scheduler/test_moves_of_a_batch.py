@@ -6,7 +6,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.messages.administration import ConsumerState
+from bus.messages.books import ConsumerState
 from bus.messages.build import BuildInstance, BuildRejected, InstancesFound
 from bus.messages.moves import MoveInstance, MoveWait
 from bus.workers.handlers import Answer, Said
