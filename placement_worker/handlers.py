@@ -18,15 +18,7 @@ from bus.messages.audit import (
     MendConsumer,
     RecountBooks,
 )
-from bus.messages.books import (
-    AllClaimed,
-    ClaimsAnswered,
-    ClaimTogether,
-    ConsumerState,
-    Done,
-    NoneClaimed,
-    WriteAnswered,
-)
+from bus.messages.books import ConsumerState, Done, WriteAnswered
 from bus.messages.cloud import VALUES_BYTES_MAX, page_that_fits
 from bus.messages.hosts import (
     AskHostShape,
@@ -55,7 +47,7 @@ from bus.messages.placement import (
     SwapClaim,
     TreeKept,
 )
-from bus.messages.together import claims_of
+from bus.messages.together import AllClaimed, ClaimsAnswered, ClaimTogether, NoneClaimed, claims_of
 from bus.workers.handlers import Answer, Bury, Handlers, ReadOnly, Received, Said, Tell, Weighed, answering
 from bus.workers.metrics import ROWS_FAILED
 from bus.workers.publisher import Outgoing, Publisher

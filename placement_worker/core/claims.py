@@ -24,8 +24,8 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from bus.messages.books import AllClaimed, RefusedPlace
 from bus.messages.placement import NO_OWNER, ClaimResources, ReleaseClaim, SwapClaim
+from bus.messages.together import AllClaimed, RefusedPlace
 from engine.inventories import ConsumerId, GroupId, ProviderId, ServerGroup, Share
 from engine.refusals import (
     AlreadyClaimed,

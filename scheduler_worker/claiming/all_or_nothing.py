@@ -17,9 +17,15 @@ from uuid import UUID
 import msgspec
 
 from bus.message import PARCEL_BYTES_MAX
-from bus.messages.books import AllClaimed, ClaimsAnswered, ClaimTogether, NoneClaimed, RefusedPlace
 from bus.messages.build import ClaimRefused
-from bus.messages.together import taken_together
+from bus.messages.together import (
+    AllClaimed,
+    ClaimsAnswered,
+    ClaimTogether,
+    NoneClaimed,
+    RefusedPlace,
+    taken_together,
+)
 from engine.choosing.choosing import Chosen
 from engine.choosing.verdicts import EndedElsewhere, NextTry, SearchRefused, after_refusal
 from engine.inventories import ConsumerId

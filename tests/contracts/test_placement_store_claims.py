@@ -5,9 +5,8 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.messages.books import AllClaimed, ClaimTogether, RefusedPlace
 from bus.messages.placement import ClaimResources, ReleaseClaim, ReportInventory
-from bus.messages.together import claims_of, taken_together
+from bus.messages.together import AllClaimed, ClaimTogether, RefusedPlace, claims_of, taken_together
 from engine.inventories import ConsumerId, ProviderId, ShapeSeen, Share
 from engine.picture.members import GroupMembers
 from engine.refusals import Claimed, DoesNotFit, Shortfall

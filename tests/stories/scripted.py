@@ -8,7 +8,6 @@ from uuid import UUID, uuid5
 
 from bus.broker import Broker
 from bus.message import Message
-from bus.messages.books import ClaimsAnswered, ClaimTogether
 from bus.messages.build import (
     InstanceActive,
     InstanceDeleted,
@@ -31,6 +30,7 @@ from bus.messages.placement import (
     ClaimResources,
     ReleaseClaim,
 )
+from bus.messages.together import ClaimsAnswered, ClaimTogether
 from bus.settings import BusSettings
 from bus.topology import CELL0
 from bus.workers.consuming import Subscription

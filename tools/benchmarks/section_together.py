@@ -12,9 +12,8 @@ from uuid import UUID, uuid4
 import msgspec
 from msgspec import structs
 
-from bus.messages.books import AllClaimed, ClaimsAnswered, ClaimTogether
 from bus.messages.placement import ClaimResources, ReportInventory
-from bus.messages.together import taken_together
+from bus.messages.together import AllClaimed, ClaimsAnswered, ClaimTogether, taken_together
 from bus.workers.handlers import Weighed
 from engine.choosing.choosing import Chosen, choose
 from engine.hosts import HostState

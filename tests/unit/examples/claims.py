@@ -1,15 +1,6 @@
 """Examples of the messages about claims, reports, and the feed of changes."""
 
 from bus.message import Message
-from bus.messages.books import (
-    ClaimPlace,
-    ClaimsAnswered,
-    ClaimTogether,
-    NoneClaimed,
-    RefusedPlace,
-    ShareTemplate,
-    TemplateAmount,
-)
 from bus.messages.hosts import AskHostShape, HostHolder, HostReshaped, HostShapeFound, ReshapeHost
 from bus.messages.placement import (
     AskMembers,
@@ -30,6 +21,15 @@ from bus.messages.placement import (
     RevisionsPage,
     SnapshotPage,
     SwapClaim,
+)
+from bus.messages.together import (
+    ClaimPlace,
+    ClaimsAnswered,
+    ClaimTogether,
+    NoneClaimed,
+    RefusedPlace,
+    ShareTemplate,
+    TemplateAmount,
 )
 from engine.inventories import Holder, ProviderUsage, ReportedInventory, ReportedProvider
 from engine.refusals import DoesNotFit, HostFull, ShapeMoved, Shortfall
