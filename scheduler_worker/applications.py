@@ -15,7 +15,7 @@ from msgspec import structs
 
 from bus.message import Message, Scope
 from bus.messages.build import BuildAccepted, BuildRejected, InstanceEvent
-from bus.messages.stored_names import (
+from bus.messages.catalog import (
     ApplicationSet,
     ApplicationsFound,
     AskApplications,

@@ -16,6 +16,7 @@ from functools import partial
 
 from msgspec import structs
 
+from bus.messages.catalog import AskApplications, SetApplication
 from bus.messages.cloud import page_that_fits
 from bus.messages.hosts import (
     AskHosts,
@@ -24,7 +25,6 @@ from bus.messages.hosts import (
     HostsFound,
     HostsReported,
 )
-from bus.messages.stored_names import AskApplications, SetApplication
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
 from bus.workers.handlers import Handlers, ReadOnly, Received, Said, Tell, answering

@@ -5,17 +5,17 @@ from bus.messages import (
     audit,
     books,
     build,
+    catalog,
     cell,
     cloud,
     hosts,
     moves,
     placement,
     planning,
-    stored_names,
     together,
 )
 
-_SUBJECTS = (build, moves, cell, cloud, hosts, planning, stored_names, placement, together, books, audit)
+_SUBJECTS = (build, moves, cell, cloud, hosts, planning, catalog, placement, together, books, audit)
 
 # Every message type; one that has no tag of its own is only a base of others.
 ALL: tuple[type[Message], ...] = tuple(

@@ -21,6 +21,7 @@ from bus.messages.build import (
     MoveKind,
     RebuildInstance,
 )
+from bus.messages.catalog import is_image_source
 from bus.messages.cell import CONSOLE_BYTES_MAX, AskConsole, ConsoleFound
 from bus.messages.moves import AskHistory, AskMoves, Change, EndMove, HistoryFound, MoveInstance, MovesFound
 from bus.messages.planning import (
@@ -34,7 +35,6 @@ from bus.messages.planning import (
     PlanFound,
     ReasonsFound,
 )
-from bus.messages.stored_names import is_image_source
 from engine.flavors import Flavor, Image, InstanceId, JoinedGroup, RequestId
 from engine.refusals import HostVerdict
 from moor.client.bus_client import (

@@ -16,7 +16,7 @@ from bus.messages.books import (
     TypeUsage,
     UsagesFound,
 )
-from bus.messages.stored_names import (
+from bus.messages.catalog import (
     ApplicationSet,
     ApplicationsFound,
     AskApplications,

@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from bus.message import Message
 from bus.messages.build import BuildRejected
-from bus.messages.hosts import HOSTS_PER_ORDER_MAX, AggregatesFound, AskAggregates, SetAggregate
-from bus.messages.stored_names import (
+from bus.messages.catalog import (
     AskFlavors,
     AskGroups,
     CreateFlavor,
@@ -18,6 +17,7 @@ from bus.messages.stored_names import (
     GroupsFound,
     GroupState,
 )
+from bus.messages.hosts import HOSTS_PER_ORDER_MAX, AggregatesFound, AskAggregates, SetAggregate
 from engine.flavors import Flavor
 from engine.hosts import Aggregate, HostState
 from engine.inventories import AggregateId, GroupId, ProviderState

@@ -19,8 +19,8 @@ from bus.messages.build import (
     InstanceState,
     RebuildInstance,
 )
+from bus.messages.catalog import NamedImage
 from bus.messages.moves import EndMove, MoveInstance
-from bus.messages.stored_names import NamedImage
 from bus.workers.handlers import Answer, Handlers, Received, Said
 from engine.choosing.explaining import traits_at
 from engine.choosing.hosts import Draft, Hosts, OneHost

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from bus.message import Message
 from bus.messages.build import BuildInstance, BuildRejected
-from bus.messages.stored_names import (
+from bus.messages.catalog import (
     AskDeviceProfiles,
     AskFlavors,
     AskGroups,

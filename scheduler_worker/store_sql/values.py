@@ -7,8 +7,8 @@ from typing import TypeVar
 from msgspec import Struct
 
 from bus.messages.build import InstanceOrder
+from bus.messages.catalog import NamedImage
 from bus.messages.moves import MovePlace
-from bus.messages.stored_names import NamedImage
 from bus.workers.handlers import OutboxKey
 from engine.flavors import DeviceProfile, Flavor, InstanceId, RequestId
 from engine.inventories import GroupId, ProviderId, ServerGroup

@@ -26,6 +26,28 @@ from bus.messages.build import (
     InstanceWaiting,
     RebuildInstance,
 )
+from bus.messages.catalog import (
+    AskApplications,
+    AskDeviceProfiles,
+    AskFlavors,
+    AskGroups,
+    AskImages,
+    CreateDeviceProfile,
+    CreateFlavor,
+    CreateGroup,
+    CreateImage,
+    DeleteDeviceProfile,
+    DeleteFlavor,
+    DeleteGroup,
+    DeleteImage,
+    DeviceProfilesFound,
+    FlavorsFound,
+    GroupsFound,
+    ImagesFound,
+    NamedImage,
+    SetApplication,
+    SetImage,
+)
 from bus.messages.cloud import AskCells, CellsFound
 from bus.messages.hosts import (
     AggregateDeleted,
@@ -51,28 +73,6 @@ from bus.messages.planning import (
     ExplanationsFound,
     PlanFound,
     ReasonsFound,
-)
-from bus.messages.stored_names import (
-    AskApplications,
-    AskDeviceProfiles,
-    AskFlavors,
-    AskGroups,
-    AskImages,
-    CreateDeviceProfile,
-    CreateFlavor,
-    CreateGroup,
-    CreateImage,
-    DeleteDeviceProfile,
-    DeleteFlavor,
-    DeleteGroup,
-    DeleteImage,
-    DeviceProfilesFound,
-    FlavorsFound,
-    GroupsFound,
-    ImagesFound,
-    NamedImage,
-    SetApplication,
-    SetImage,
 )
 from bus.topology import EVENTS, FEED, Grant
 from bus.workers.station import Station, listen

@@ -6,8 +6,8 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import AskInstances, BuildRejected, InstancesFound, RebuildInstance
+from bus.messages.catalog import CreateImage, NamedImage
 from bus.messages.hosts import SetHost
-from bus.messages.stored_names import CreateImage, NamedImage
 from engine.flavors import Image, InstanceId, RequestId
 from laboratory.ironic import available_nodes
 from tests.narrowing import must_be, present

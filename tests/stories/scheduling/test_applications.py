@@ -22,15 +22,15 @@ from bus.messages.build import (
     BuildRejected,
     InstanceFailed,
 )
-from bus.messages.hosts import SetHost
-from bus.messages.planning import AskExplanation, AskPlan
-from bus.messages.stored_names import (
+from bus.messages.catalog import (
     ApplicationSet,
     ApplicationsFound,
     AskApplications,
     KnownApplication,
     SetApplication,
 )
+from bus.messages.hosts import SetHost
+from bus.messages.planning import AskExplanation, AskPlan
 from bus.topology import (
     API,
     API_QUEUES,

@@ -6,7 +6,7 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.messages.build import BuildAccepted, BuildRejected
-from bus.messages.stored_names import (
+from bus.messages.catalog import (
     AskGroups,
     CreateGroup,
     DeleteGroup,

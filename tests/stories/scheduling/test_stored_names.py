@@ -12,9 +12,7 @@ from bus.messages.build import (
     InstancesFound,
     Size,
 )
-from bus.messages.moves import EndMove, MoveInstance
-from bus.messages.planning import AskPlan, PlanFound
-from bus.messages.stored_names import (
+from bus.messages.catalog import (
     AskDeviceProfiles,
     CreateDeviceProfile,
     CreateFlavor,
@@ -28,6 +26,8 @@ from bus.messages.stored_names import (
     NamedImage,
     SetImage,
 )
+from bus.messages.moves import EndMove, MoveInstance
+from bus.messages.planning import AskPlan, PlanFound
 from engine.flavors import DeviceGroup, DeviceProfile, Flavor, Image, RequestId
 from laboratory.computes.hosts import Device, HostSize, SimulatedHost
 from tests.contracts.placement_orders import an_id

@@ -26,17 +26,7 @@ from bus.messages.build import (
     Size,
     Waiting,
 )
-from bus.messages.moves import (
-    AskHistory,
-    AskMoves,
-    EndMove,
-    HistoryFound,
-    MoveInstance,
-    MovePlace,
-    MovesFound,
-    MoveWait,
-)
-from bus.messages.stored_names import (
+from bus.messages.catalog import (
     AskDeviceProfiles,
     AskFlavors,
     AskImages,
@@ -51,6 +41,16 @@ from bus.messages.stored_names import (
     ImagesFound,
     NamedImage,
     SetImage,
+)
+from bus.messages.moves import (
+    AskHistory,
+    AskMoves,
+    EndMove,
+    HistoryFound,
+    MoveInstance,
+    MovePlace,
+    MovesFound,
+    MoveWait,
 )
 from engine.flavors import DeviceGroup, DeviceProfile, JoinedGroup, PortRequest, VolumeRequest, Wait
 from tests.unit.examples.values import (

@@ -11,8 +11,8 @@ from msgspec import structs
 from bus.message import Message
 from bus.messages.audit import AdoptInstance, BookEntry
 from bus.messages.build import InstanceState
+from bus.messages.catalog import CreateFlavor
 from bus.messages.hosts import AggregateSet, AggregateState, SetAggregate
-from bus.messages.stored_names import CreateFlavor
 from engine.flavors import Flavor, Image, InstanceId, RequestId
 from engine.inventories import GroupId, InventoryState, ProviderId, ProviderState, ResourceAmount, Share
 from moor.client.books.views import InstanceView

@@ -11,9 +11,7 @@ from bus.codec import encode
 from bus.memory import MemoryBroker
 from bus.message import Envelope, Message
 from bus.messages.build import BuildInstance, DeleteInstance, InstanceFailed
-from bus.messages.cloud import AskOverview, AskTiles, HostCount, Overview, Tiles
-from bus.messages.hosts import AskHosts, HostsFound, SetHost
-from bus.messages.stored_names import (
+from bus.messages.catalog import (
     AskImages,
     CreateDeviceProfile,
     CreateGroup,
@@ -22,6 +20,8 @@ from bus.messages.stored_names import (
     NamedImage,
     SetImage,
 )
+from bus.messages.cloud import AskOverview, AskTiles, HostCount, Overview, Tiles
+from bus.messages.hosts import AskHosts, HostsFound, SetHost
 from bus.unreadable import Unreadable
 from bus.workers.handlers import Bury, Tell
 from bus.workers.station import Station
