@@ -53,6 +53,12 @@ from scheduler_worker.questions import (
 )
 from scheduler_worker.requests.adopting import InstanceAdopter
 from scheduler_worker.requests.building import Builder
+from scheduler_worker.requests.catalog import (
+    catalog_orders,
+    catalog_questions,
+    group_order_handlers,
+    group_questions,
+)
 from scheduler_worker.requests.cell_events import AlternatesFinder, Repeater, cell_event_handlers
 from scheduler_worker.requests.instance_orders import (
     RebuildImages,
@@ -60,12 +66,6 @@ from scheduler_worker.requests.instance_orders import (
 )
 from scheduler_worker.requests.limits import ProjectLimits
 from scheduler_worker.requests.moving import Mover
-from scheduler_worker.requests.stored_names import (
-    group_order_handlers,
-    group_questions,
-    stored_name_orders,
-    stored_name_questions,
-)
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_sql import HostQuery, SchedulerStore
 
@@ -105,7 +105,7 @@ def request_handlers(
         **adopter.handlers(),
         **host_orders.handlers(),
         **group_order_handlers(clock, settings.project_records_max),
-        **stored_name_orders(builder.reader),
+        **catalog_orders(builder.reader),
         SetApplication: applications.on_set,
         **aggregates.handlers(),
         **failed.handlers,
@@ -152,7 +152,7 @@ def question_handlers(
         **cell_questions(store, cells, registry),
         **host_questions(store, registry, picture),
         **group_questions(store, picture, catch_up),
-        **stored_name_questions(store),
+        **catalog_questions(store),
         AskApplications: ReadOnly(applications.on_ask),
         **aggregate_questions(store, membership),
         **others,

@@ -52,8 +52,8 @@ from scheduler_worker.core.instances.history import alternatives_in, boot_of, de
 from scheduler_worker.core.instances.moves import why_stays_on_node
 from scheduler_worker.core.instances.rows import HostDecision, InstanceRow
 from scheduler_worker.host_orders import instances_on
+from scheduler_worker.requests.catalog import with_named
 from scheduler_worker.requests.reading import RequestReader, joined_group, rejected, rejection
-from scheduler_worker.requests.stored_names import with_named
 from scheduler_worker.store_sql import ChangeQuery, InstanceQuery, SchedulerStore
 
 # The fields that a question and the store's query have in common.

@@ -51,6 +51,7 @@ from scheduler_worker.core.instances.rows import (
 from scheduler_worker.metrics import ACCEPTED as WAITED
 from scheduler_worker.metrics import REQUESTS
 from scheduler_worker.outbox import OutboxTransaction, rejected_line, request_line
+from scheduler_worker.requests.catalog import read_requests
 from scheduler_worker.requests.limits import ProjectLimits
 from scheduler_worker.requests.reading import (
     SENT_AT,
@@ -64,7 +65,6 @@ from scheduler_worker.requests.reading import (
     with_groups,
     with_neighbours,
 )
-from scheduler_worker.requests.stored_names import read_requests
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_sql import (
     Acceptance,

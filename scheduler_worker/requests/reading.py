@@ -131,7 +131,7 @@ class ValidRequest(Struct, frozen=True, eq=False):
 
 
 def names_stored(build: BuildInstance) -> bool:
-    """Does the request name flavors, an image or a device profile that are stored (stored_names.py)?"""
+    """Does the request name flavors, an image or a device profile that are stored (catalog.py)?"""
     if build.flavor_names or build.image_name:
         return True
     flavor = build.flavor

@@ -203,7 +203,7 @@ class _Kind(NamedTuple):
     why_wrong: Callable[[RequestReader, Any], BuildRejected | None]
 
 
-def stored_name_orders(reader: RequestReader) -> Handlers:
+def catalog_orders(reader: RequestReader) -> Handlers:
     async def create(kind: _Kind, order: Message, transaction: OutboxTransaction) -> Message:
         named: Any = getattr(order, kind.word)
         wrong = _wrong_name(kind.word, named.name) or kind.why_wrong(reader, named)
@@ -241,7 +241,7 @@ def stored_name_orders(reader: RequestReader) -> Handlers:
     }
 
 
-def stored_name_questions(store: SchedulerStore) -> Handlers:
+def catalog_questions(store: SchedulerStore) -> Handlers:
     return {
         AskFlavors: _pages(store, _FLAVORS),
         AskImages: _pages(store, _IMAGES),
