@@ -15,7 +15,7 @@ from msgspec import structs
 
 from bus.message import Message, Scope
 from bus.messages.build import BuildAccepted, BuildRejected, InstanceEvent
-from bus.messages.catalog import (
+from bus.messages.projects import (
     ApplicationSet,
     ApplicationsFound,
     AskApplications,

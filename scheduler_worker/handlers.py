@@ -16,7 +16,6 @@ from functools import partial
 
 from msgspec import structs
 
-from bus.messages.catalog import AskApplications, SetApplication
 from bus.messages.cloud import page_that_fits
 from bus.messages.hosts import (
     AskHosts,
@@ -25,6 +24,7 @@ from bus.messages.hosts import (
     HostsFound,
     HostsReported,
 )
+from bus.messages.projects import AskApplications, SetApplication
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
 from bus.workers.handlers import Handlers, ReadOnly, Received, Said, Tell, answering

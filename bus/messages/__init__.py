@@ -12,10 +12,11 @@ from bus.messages import (
     moves,
     placement,
     planning,
+    projects,
     together,
 )
 
-_SUBJECTS = (build, moves, cell, cloud, hosts, planning, catalog, placement, together, books, audit)
+_SUBJECTS = (build, moves, cell, cloud, hosts, planning, catalog, projects, placement, together, books, audit)
 
 # Every message type; one that has no tag of its own is only a base of others.
 ALL: tuple[type[Message], ...] = tuple(

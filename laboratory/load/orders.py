@@ -26,9 +26,9 @@ from bus.messages.build import (
     InstanceState,
     MoveKind,
 )
-from bus.messages.catalog import CreateGroup, GroupsFound
 from bus.messages.moves import MoveInstance
 from bus.messages.placement import ProvidersChanged
+from bus.messages.projects import CreateGroup, GroupsFound
 from bus.topology import CELL0
 from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, instance_id_of

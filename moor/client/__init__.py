@@ -20,7 +20,7 @@ from bus.messages.build import (
     Size,
     Waiting,
 )
-from bus.messages.catalog import GroupState, KnownApplication, NamedImage, is_image_source
+from bus.messages.catalog import NamedImage, is_image_source
 from bus.messages.cell import CONSOLE_BYTES_MAX, ConsoleFound
 from bus.messages.cloud import (
     FILL_PARTS,
@@ -55,6 +55,7 @@ from bus.messages.planning import (
     HostHaving,
     PlanFound,
 )
+from bus.messages.projects import GroupState, KnownApplication
 from bus.topology import LOCAL
 from bus.workers.dead_letters import DeadLetter
 from engine.flavors import (

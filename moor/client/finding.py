@@ -13,9 +13,9 @@ from msgspec import Struct, structs
 
 from bus.messages.books import AskNames, NamesFound
 from bus.messages.build import AskInstances, InstancesFound, InstanceState
-from bus.messages.catalog import AskGroups, GroupsFound, GroupState
 from bus.messages.hosts import AggregatesFound, AggregateState, AskAggregates, AskHosts, HostsFound
 from bus.messages.placement import AskSnapshot, SnapshotPage
+from bus.messages.projects import AskGroups, GroupsFound, GroupState
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState, why_ambiguous
 from engine.inventories import AggregateId, GroupId, ProviderState, near, near_in_words, standard_vocabulary

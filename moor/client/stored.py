@@ -17,30 +17,32 @@ from bus.messages.books import (
     UsagesFound,
 )
 from bus.messages.catalog import (
-    ApplicationSet,
-    ApplicationsFound,
-    AskApplications,
     AskDeviceProfiles,
     AskFlavors,
-    AskGroups,
     AskImages,
     CreateDeviceProfile,
     CreateFlavor,
-    CreateGroup,
     CreateImage,
     DeleteDeviceProfile,
     DeleteFlavor,
-    DeleteGroup,
     DeleteImage,
     DeviceProfilesFound,
     FlavorsFound,
+    ImagesFound,
+    NamedImage,
+    SetImage,
+)
+from bus.messages.projects import (
+    ApplicationSet,
+    ApplicationsFound,
+    AskApplications,
+    AskGroups,
+    CreateGroup,
+    DeleteGroup,
     GroupsFound,
     GroupState,
-    ImagesFound,
     KnownApplication,
-    NamedImage,
     SetApplication,
-    SetImage,
 )
 from engine.flavors import DeviceProfile, Flavor
 from engine.inventories import GroupId, GroupPolicy, QuotaState, near

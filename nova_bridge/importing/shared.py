@@ -8,16 +8,9 @@ from msgspec import Struct
 
 from bus.message import Message
 from bus.messages.build import BuildRejected
-from bus.messages.catalog import (
-    AskFlavors,
-    AskGroups,
-    CreateFlavor,
-    CreateGroup,
-    FlavorsFound,
-    GroupsFound,
-    GroupState,
-)
+from bus.messages.catalog import AskFlavors, CreateFlavor, FlavorsFound
 from bus.messages.hosts import HOSTS_PER_ORDER_MAX, AggregatesFound, AskAggregates, SetAggregate
+from bus.messages.projects import AskGroups, CreateGroup, GroupsFound, GroupState
 from engine.flavors import Flavor
 from engine.hosts import Aggregate, HostState
 from engine.inventories import AggregateId, GroupId, ProviderState

@@ -17,9 +17,9 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import BuildRejected, InstanceEvent, InstancesFound, InstanceState
-from bus.messages.catalog import GroupsFound
 from bus.messages.moves import Change, HistoryFound
 from bus.messages.planning import Explanation, ExplanationsFound, HostChoice, PlanFound
+from bus.messages.projects import GroupsFound
 from engine.picture.picture import NO_HOST
 from engine.refusals import NoValidHost, PlannedFlavor
 

@@ -20,26 +20,21 @@ from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.catalog import (
     AskDeviceProfiles,
     AskFlavors,
-    AskGroups,
     AskImages,
     CreateDeviceProfile,
     CreateFlavor,
-    CreateGroup,
     CreateImage,
     DeleteDeviceProfile,
     DeleteFlavor,
-    DeleteGroup,
     DeleteImage,
     DeviceProfilesFound,
     FlavorsFound,
-    GroupsFound,
-    GroupState,
     ImagesFound,
     NamedImage,
-    PlacedMember,
     SetImage,
     is_image_source,
 )
+from bus.messages.projects import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState, PlacedMember
 from bus.workers.handlers import Answer, Bury, Handlers, ReadOnly, Received, Said, answering
 from engine.flavors import DeviceProfile, Flavor
 from engine.inventories import ServerGroup

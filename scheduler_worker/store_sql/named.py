@@ -11,8 +11,9 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row, Table
 
-from bus.messages.catalog import KnownApplication, NamedImage
+from bus.messages.catalog import NamedImage
 from bus.messages.cloud import InstanceCount
+from bus.messages.projects import KnownApplication
 from engine.flavors import DeviceProfile, Flavor
 from engine.hosts import Aggregate, HostState
 from engine.inventories import AggregateId, GroupId, ProviderId, ServerGroup

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from bus.messages.books import Done, SetQuota, WriteAnswered
 from bus.messages.build import BuildInstance, InstanceState
-from bus.messages.catalog import CreateGroup, GroupsFound
+from bus.messages.projects import CreateGroup, GroupsFound
 from bus.topology import CELL0, user_of
 from bus.workers.station import Station
 from engine.flavors import JoinedGroup

@@ -9,8 +9,8 @@ from msgspec import structs
 
 from bus.messages.audit import AdoptInstance
 from bus.messages.build import BuildInstance, InstanceActive
-from bus.messages.catalog import KnownApplication
 from bus.messages.moves import Change, MovePlace
+from bus.messages.projects import KnownApplication
 from engine.flavors import Flavor, Image, InstanceId
 from engine.hosts import NODE, HostState
 from engine.inventories import (

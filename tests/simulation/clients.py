@@ -27,25 +27,19 @@ from bus.messages.build import (
     RebuildInstance,
 )
 from bus.messages.catalog import (
-    AskApplications,
     AskDeviceProfiles,
     AskFlavors,
-    AskGroups,
     AskImages,
     CreateDeviceProfile,
     CreateFlavor,
-    CreateGroup,
     CreateImage,
     DeleteDeviceProfile,
     DeleteFlavor,
-    DeleteGroup,
     DeleteImage,
     DeviceProfilesFound,
     FlavorsFound,
-    GroupsFound,
     ImagesFound,
     NamedImage,
-    SetApplication,
     SetImage,
 )
 from bus.messages.cloud import AskCells, CellsFound
@@ -73,6 +67,14 @@ from bus.messages.planning import (
     ExplanationsFound,
     PlanFound,
     ReasonsFound,
+)
+from bus.messages.projects import (
+    AskApplications,
+    AskGroups,
+    CreateGroup,
+    DeleteGroup,
+    GroupsFound,
+    SetApplication,
 )
 from bus.topology import EVENTS, FEED, Grant
 from bus.workers.station import Station, listen

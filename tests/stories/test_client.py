@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import InstanceActive, InstanceFailed
-from bus.messages.catalog import SetApplication
+from bus.messages.projects import SetApplication
 from bus.topology import objects_of_application
 from engine.flavors import InstanceId, Wait
 from moor.client import (

@@ -19,7 +19,7 @@ import pytest
 from msgspec import Struct
 
 from bus.messages.build import InstanceState
-from bus.messages.catalog import SetApplication
+from bus.messages.projects import SetApplication
 from bus.topology import objects_of_application, user_of
 from engine.flavors import RequestId, instance_id_of
 from engine.inventories import ProviderId

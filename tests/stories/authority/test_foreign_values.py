@@ -18,9 +18,9 @@ from msgspec import Struct
 from bus.codec import encode
 from bus.message import LINES, REPLY, Envelope, Message, Parcel, type_of
 from bus.messages.build import BuildInstance, DeleteInstance
-from bus.messages.catalog import CreateGroup, SetApplication
 from bus.messages.hosts import AskHosts, HostImages, HostMetrics, HostsFound, HostsMeasured, ImagesCached
 from bus.messages.placement import ClaimResources, SwapClaim
+from bus.messages.projects import CreateGroup, SetApplication
 from bus.queues import FEED
 from bus.topology import destination_of, user_of
 from engine.flavors import Flavor, InstanceId, JoinedGroup

@@ -23,8 +23,8 @@ from bus.messages.build import (
     MoveEnd,
     MoveKind,
 )
-from bus.messages.catalog import CreateGroup, GroupsFound
 from bus.messages.moves import EndMove, MoveInstance
+from bus.messages.projects import CreateGroup, GroupsFound
 from bus.topology import user_of
 from bus.workers.station import Station
 from compute_sim import wiring

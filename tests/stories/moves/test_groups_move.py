@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from bus.messages.build import InstanceState
-from bus.messages.catalog import CreateGroup
 from bus.messages.planning import AskDrain, DrainFound
+from bus.messages.projects import CreateGroup
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
 from engine.inventories import GroupId
 from laboratory.computes.faults import FailsToReceive, FaultScript

@@ -7,9 +7,9 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.messages.build import DeleteInstance, InstanceState
-from bus.messages.catalog import CreateGroup
 from bus.messages.hosts import SetHost
 from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, MovesFound, MoveWait
+from bus.messages.projects import CreateGroup
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, Wait
 from laboratory.computes.hosts import HostSize, SimulatedHost
 from tests.narrowing import present

@@ -22,15 +22,15 @@ from bus.messages.build import (
     BuildRejected,
     InstanceFailed,
 )
-from bus.messages.catalog import (
+from bus.messages.hosts import SetHost
+from bus.messages.planning import AskExplanation, AskPlan
+from bus.messages.projects import (
     ApplicationSet,
     ApplicationsFound,
     AskApplications,
     KnownApplication,
     SetApplication,
 )
-from bus.messages.hosts import SetHost
-from bus.messages.planning import AskExplanation, AskPlan
 from bus.topology import (
     API,
     API_QUEUES,

@@ -12,7 +12,7 @@ from bus.messages.build import (
     DeleteInstance,
     InstancesFound,
 )
-from bus.messages.catalog import AskGroups, CreateGroup, DeleteGroup, GroupsFound
+from bus.messages.projects import AskGroups, CreateGroup, DeleteGroup, GroupsFound
 from engine.flavors import InstanceId, Wait
 from engine.inventories import GroupId
 from tests.narrowing import must_be

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import ClaimRefused, InstanceState
-from bus.messages.catalog import CreateGroup, GroupsFound
+from bus.messages.projects import CreateGroup, GroupsFound
 from engine.flavors import Flavor, JoinedGroup
 from engine.inventories import GroupId
 from engine.refusals import Claimed, NotAllowed, ShapeMoved

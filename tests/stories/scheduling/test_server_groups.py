@@ -6,14 +6,7 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.messages.build import BuildAccepted, BuildRejected
-from bus.messages.catalog import (
-    AskGroups,
-    CreateGroup,
-    DeleteGroup,
-    GroupsFound,
-    GroupState,
-    PlacedMember,
-)
+from bus.messages.projects import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState, PlacedMember
 from engine.flavors import JoinedGroup
 from engine.inventories import (
     ConsumerId,

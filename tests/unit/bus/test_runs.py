@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from bus.message import Message
 from bus.messages.build import BuildInstance, DeleteInstance
-from bus.messages.catalog import CreateGroup, DeleteGroup
 from bus.messages.moves import EndMove, MoveInstance
+from bus.messages.projects import CreateGroup, DeleteGroup
 from bus.workers.handlers import Handler, Handlers, Received, Said, Weighed, runs
 from engine.flavors import RequestId, instance_id_of
 from engine.inventories import GroupId

@@ -4,16 +4,6 @@ from bus.message import Message
 from bus.messages.build import (
     BuildInstance,
 )
-from bus.messages.catalog import (
-    ApplicationSet,
-    ApplicationsFound,
-    AskApplications,
-    AskGroups,
-    CreateGroup,
-    DeleteGroup,
-    GroupsFound,
-    SetApplication,
-)
 from bus.messages.cloud import (
     AskCells,
     AskOverview,
@@ -80,6 +70,16 @@ from bus.messages.planning import (
     HostChoice,
     HostHaving,
     ReasonsFound,
+)
+from bus.messages.projects import (
+    ApplicationSet,
+    ApplicationsFound,
+    AskApplications,
+    AskGroups,
+    CreateGroup,
+    DeleteGroup,
+    GroupsFound,
+    SetApplication,
 )
 from engine.hosts import NODE, HostFacts
 from engine.inventories import ShapeRoom

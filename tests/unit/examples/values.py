@@ -8,13 +8,13 @@ from bus.messages.books import (
     ConsumerState,
 )
 from bus.messages.build import AttemptFailed, InstanceState, Move, Rebuild, Size
-from bus.messages.catalog import GroupState, KnownApplication, PlacedMember
 from bus.messages.hosts import AggregateState
 from bus.messages.moves import (
     Change,
 )
 from bus.messages.placement import InventoryInUse
 from bus.messages.planning import PlanFound
+from bus.messages.projects import GroupState, KnownApplication, PlacedMember
 from engine.flavors import Flavor, FlavorPassedOver, Image, RequestId
 from engine.hosts import Aggregate, HostSetting, HostState, Supported
 from engine.inventories import (

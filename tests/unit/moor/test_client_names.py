@@ -10,10 +10,10 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import AskInstances, InstancesFound, InstanceState
-from bus.messages.catalog import AskGroups, GroupsFound, GroupState
 from bus.messages.cell import AskConsole, ConsoleFound
 from bus.messages.moves import AskHistory, HistoryFound
 from bus.messages.planning import AskReasons, ReasonsFound
+from bus.messages.projects import AskGroups, GroupsFound, GroupState
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.inventories import GroupId, InventoryState, ProviderId, ProviderState, ResourceAmount, Share
 from moor.client import Ambiguous, NotFound, instances

@@ -17,11 +17,11 @@ from bus.addresses import Addresses
 from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.messages.build import AskInstances, BuildRejected, InstancesFound, InstanceState
-from bus.messages.catalog import AskGroups, GroupsFound, GroupState
 from bus.messages.cloud import AskOverview, AskTiles, CellState, Overview, Tiles
 from bus.messages.hosts import AggregatesFound, AggregateState, AskAggregates, AskHosts, HostsFound
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovePlace, MovesFound
 from bus.messages.planning import AskExplanation, AskPlan, Explanation, ExplanationsFound, PlanFound
+from bus.messages.projects import AskGroups, GroupsFound, GroupState
 from bus.workers.station import NoAnswer
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState

@@ -14,7 +14,6 @@ from bus.messages.build import BuildInstance, DeleteInstance, InstanceFailed
 from bus.messages.catalog import (
     AskImages,
     CreateDeviceProfile,
-    CreateGroup,
     CreateImage,
     ImagesFound,
     NamedImage,
@@ -22,6 +21,7 @@ from bus.messages.catalog import (
 )
 from bus.messages.cloud import AskOverview, AskTiles, HostCount, Overview, Tiles
 from bus.messages.hosts import AskHosts, HostsFound, SetHost
+from bus.messages.projects import CreateGroup
 from bus.unreadable import Unreadable
 from bus.workers.handlers import Bury, Tell
 from bus.workers.station import Station

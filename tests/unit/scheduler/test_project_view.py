@@ -21,10 +21,10 @@ from bus.messages.build import (
     Move,
     Waiting,
 )
-from bus.messages.catalog import GroupsFound, GroupState, PlacedMember
 from bus.messages.hosts import SetHostInCell
 from bus.messages.moves import Change, HistoryFound
 from bus.messages.planning import Explanation, ExplanationsFound, HostChoice, PlanFound
+from bus.messages.projects import GroupsFound, GroupState, PlacedMember
 from cell_conductor.core.rows import CellHost, HostStates
 from cell_conductor.core.swapping import why_not
 from engine.choosing.explaining import in_words, shortfalls_of
