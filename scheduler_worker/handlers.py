@@ -42,6 +42,7 @@ from scheduler_worker.core.hosts import (
     reported,
     without_setting,
 )
+from scheduler_worker.groups import group_order_handlers, group_questions
 from scheduler_worker.host_orders import HostOrders, host_id_in
 from scheduler_worker.hosts import HostRegistry
 from scheduler_worker.outbox import OutboxTransaction
@@ -56,8 +57,6 @@ from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.catalog import (
     catalog_orders,
     catalog_questions,
-    group_order_handlers,
-    group_questions,
 )
 from scheduler_worker.requests.cell_events import AlternatesFinder, Repeater, cell_event_handlers
 from scheduler_worker.requests.instance_orders import (

@@ -129,7 +129,7 @@ WHY: Mapping[str, Limits] = {
         "scheduler_worker/overview.py": ["WORKERS_BYTES_MAX"],
         "scheduler_worker/questions.py": ["DRAINED_MAX"],
         "scheduler_worker/requests/cell_events.py": ["FAILED_HOSTS_MAX", "FAILURES_MAX"],
-        "scheduler_worker/requests/catalog.py": ["MEMBERS_MAX"],
+        "scheduler_worker/groups.py": ["MEMBERS_MAX"],
     },
     "bounds what a process remembers: what falls out is read, asked or made again": {
         "bus/memory/journal.py": ["LOG_BYTES_MAX"],
