@@ -27,7 +27,8 @@ from bus.messages.hosts import (
 from bus.queues import Grant
 from bus.topology import destination_of_like
 from bus.workers.handlers import Handlers, Received, Said, Tell
-from bus.workers.station import FeedListener, Station, is_silent
+from bus.workers.heartbeats import is_silent
+from bus.workers.station import FeedListener, Station
 from cell_conductor.core.decide import HostsLost
 from cell_conductor.core.rows import (
     ALL_UP,

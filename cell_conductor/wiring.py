@@ -7,9 +7,10 @@ from uuid import uuid4
 
 from bus.workers.consuming import Subscription
 from bus.workers.handlers import OutboxKey
+from bus.workers.heartbeats import Heartbeats
 from bus.workers.publisher import Outgoing
 from bus.workers.set_aside import FailedRows
-from bus.workers.station import Heartbeats, Station
+from bus.workers.station import Station
 from bus.workers.worker import Worker
 from cell_conductor.core.rows import ConductorRules, DrawId
 from cell_conductor.handlers import Ask, Decider, Timers, before_burial, handlers, question_handlers

@@ -27,9 +27,9 @@ from bus.messages.cloud import (
 )
 from bus.topology import CELL0, broker_user_of
 from bus.workers.handlers import Answer, Handlers, ReadOnly, Received, Said
+from bus.workers.heartbeats import STAGES, is_silent
 from bus.workers.publisher import Outgoing
-from bus.workers.running import STAGES
-from bus.workers.station import Station, is_silent
+from bus.workers.station import Station
 from engine.inventories import CellName
 from engine.picture.picture import Picture
 from kit.errors import Operational, Unavailable

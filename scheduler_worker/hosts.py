@@ -25,7 +25,8 @@ from bus.messages.hosts import (
     ImagesCached,
 )
 from bus.workers.handlers import Received
-from bus.workers.station import Station, is_silent
+from bus.workers.heartbeats import is_silent
+from bus.workers.station import Station
 from engine.hosts import NODE, HostFacts, HostState
 from engine.inventories import ProviderId
 from engine.picture.picture import Picture

@@ -9,149 +9,18 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
-from msgspec import Struct
-
-from bus.messages.cloud import COUNTED_MAX, WorkerAlive
-from bus.queues import CELL0
-from bus.workers.station import Heartbeats, Station
-from bus.workers.worker import Worker
-from kit.clock import now
-from kit.errors import Operational, Transient, Unavailable
+from bus.workers.heartbeats import WorkerBeats
+from bus.workers.station import Station
+from kit.errors import Transient, Unavailable
 from kit.health import HEALTH_VARIABLE, About, BadAddressError, Health, ReadyTeller
 from kit.logs import FORMATS, wanted
-from kit.metrics import Histogram, Numbers
-from kit.parts import Once, every_part
+from kit.parts import Once
 from kit.process import Part, exiting_if_wrong, hangups_heard, run_process, run_until, stopped_by_signals
 from kit.settings import BadSetting, without_password
-
-# The stages of a boot, in their order, and by which histogram of which worker each is measured.
-#
-# Workers tell in their heartbeats how long these took, and schedulers show them in overviews. The metrics themselves are in the
-# `metrics.py` of the rooms.
-
-
-class Stage(Struct, frozen=True):
-    """`label` is the beginning of the first label of what counts, such as the type of a question."""
-
-    name: str
-    role: str
-    metric: str
-    label: str = ""
-
-
-# A stage "boot" is the whole way: from the acceptance of a request to its instance being active.
-STAGES = (
-    Stage("accept", "scheduler", "moor_accept_seconds"),
-    Stage("choose", "scheduler", "moor_choice_seconds"),
-    Stage("claim", "scheduler", "moor_question_seconds", "claim"),
-    Stage("place", "conductor", "moor_place_seconds"),
-    Stage("spawn", "conductor", "moor_host_build_seconds"),
-    Stage("boot", "conductor", "moor_boot_seconds"),
-)
-
-
-def stage_counts(role: str, histograms: Iterable[Histogram]) -> dict[str, tuple[int, ...]]:
-    """For each stage that a worker of this role measures: how many durations fell into each bucket since its start, without
-    the empty buckets at the end.
-    """
-    known = [*histograms]
-    found = {}
-    for stage in STAGES:
-        if stage.role != role:
-            continue
-        observed = [
-            each.counts
-            for histogram in known
-            if histogram.metric.name == stage.metric
-            for labels, each in histogram.by_labels.items()
-            if not stage.label or labels[0].startswith(stage.label)
-        ]
-        counts = [sum(bucket) for bucket in zip(*observed, strict=True)]
-        while counts and not counts[-1]:
-            counts.pop()
-        if counts:
-            found[stage.name] = tuple(counts)
-    return found
-
-
-# A worker's process tells schedulers that it lives, of which release it is, and what it has done: for overviews.
-#
-# Everything is read from its parts when the heartbeat is due, so the hot path does no extra work.
-
-
-WORKER_BEAT_S = 5.0
-TEXT_LENGTH_MAX = 1000
-FAREWELL_S_MAX = 1.0
-
-
-class WorkerBeats(Heartbeats):
-    """The heartbeats of a worker whose parts `health` knows, sent by this station."""
-
-    def __init__(self, health: Health, station: Station) -> None:
-        self._health = health
-        self._station = station
-        self._started_at = now()
-
-        async def beats() -> Sequence[WorkerAlive]:
-            return (self.beat(),)
-
-        super().__init__("tell that this worker lives", station.publisher, beats, WORKER_BEAT_S)
-
-    async def say_farewell(self) -> None:
-        """Tell that this worker ends as it should. If the broker is away, it is found missing instead."""
-        with suppress(Operational):
-            await self._station.publisher.send_within(FAREWELL_S_MAX, (self.beat(has_ended=True),))
-
-    def beat(self, *, has_ended: bool = False) -> WorkerAlive:
-        about, parts = self._health.about, [*every_part(self._health.parts)]
-        loops = [part for part in parts if isinstance(part, Worker)]
-        return WorkerAlive(
-            cell=about.cell or CELL0,
-            worker=self._station.name,
-            role=about.role,
-            release=about.version,
-            started_at=self._started_at,
-            told_at=now(),
-            awaits=_in_words(self._health.awaits().items()),
-            fails=_in_words((str(each["part"]), str(each["last_error"])) for each in self._health.failing()),
-            handled=_summed((loop.intake.queue, loop.handled) for loop in loops),
-            counts=_summed(_counts_of(parts)),
-            stages=stage_counts(about.role, _histograms_of(parts)),
-            buried=sum(loop.intake.buried for loop in loops),
-            has_ended=has_ended,
-        )
-
-
-def _counts_of(parts: Iterable[object]) -> Iterable[tuple[str, int]]:
-    for part in parts:
-        for numbers in getattr(part, "readings", ()):
-            if isinstance(numbers, Numbers) and numbers.metric.kind == "counter":
-                name = numbers.metric.name.removeprefix("moor_")
-                for labels, count in numbers.by_labels.items():
-                    if count:
-                        yield ".".join((name, *labels))[:255], int(count)
-
-
-def _histograms_of(parts: Iterable[object]) -> Iterable[Histogram]:
-    for part in parts:
-        yield from (each for each in getattr(part, "readings", ()) if isinstance(each, Histogram))
-
-
-def _summed(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for name, count in counts:
-        if name in sums or len(sums) < COUNTED_MAX:
-            sums[name] = sums.get(name, 0) + count
-    return sums
-
-
-def _in_words(troubles: Iterable[tuple[str, str]]) -> str:
-    return "; ".join(f"{name}: {why}" for name, why in troubles)[:TEXT_LENGTH_MAX]
-
 
 log = logging.getLogger(__name__)
 

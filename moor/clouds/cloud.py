@@ -13,7 +13,8 @@ from msgspec import Struct, structs
 
 from bus.broker import Broker
 from bus.topology import Limits, objects_of, user_of
-from bus.workers.running import WorkerBeats, release
+from bus.workers.heartbeats import WorkerBeats
+from bus.workers.running import release
 from bus.workers.sending import Link
 from bus.workers.station import Station
 from cell_conductor.store_sql import ConductorStore

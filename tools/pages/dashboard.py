@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bus.workers.running import STAGES
+from bus.workers.heartbeats import STAGES
 
 Json = dict[str, Any]
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}

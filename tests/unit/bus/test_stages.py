@@ -1,6 +1,6 @@
 """The stages of boots: which histograms they are read from, and estimates of percentiles."""
 
-from bus.workers.running import stage_counts
+from bus.workers.heartbeats import stage_counts
 from kit.metrics import Histogram, Metric
 
 QUESTIONS = Metric("moor_question_seconds", "histogram", "Questions.", ("type",))

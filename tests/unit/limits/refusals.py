@@ -35,7 +35,7 @@ from bus.unreadable import Unreadable
 from bus.workers.authority import BrokerFacts, wrong_reply_to
 from bus.workers.dead_letters import Parked, parked_of, retry_parcel
 from bus.workers.handlers import Answer, ReadOnly
-from bus.workers.running import STAGES
+from bus.workers.heartbeats import STAGES
 from compute_sim.core.hosts import read_networks, read_pools
 from compute_sim.libvirt.core.machine import read_cpus
 from compute_sim.libvirt.disks import disk_size, make_config_drive
