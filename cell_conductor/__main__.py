@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from bus.addresses import addresses_for_main, broker_at
 from bus.settings import BusSettings, settings_for_main
+from bus.workers.connections import Station, process_name
 from bus.workers.running import about, run_main, run_worker, tables_first, with_flags
-from bus.workers.station import Station, process_name
 from cell_conductor.settings import CONDUCTOR, ConductorSettings
 from cell_conductor.store_sql import ConductorStore
 from cell_conductor.wiring import conductor_parts

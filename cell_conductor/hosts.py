@@ -26,9 +26,9 @@ from bus.messages.hosts import (
 )
 from bus.queues import Grant
 from bus.topology import destination_of_like
+from bus.workers.connections import FeedListener, Station
 from bus.workers.handlers import Handlers, Received, Said, Tell
 from bus.workers.heartbeats import is_silent
-from bus.workers.station import FeedListener, Station
 from cell_conductor.core.decide import HostsLost
 from cell_conductor.core.rows import (
     ALL_UP,

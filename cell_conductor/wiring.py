@@ -5,12 +5,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from uuid import uuid4
 
+from bus.workers.connections import Station
 from bus.workers.consuming import Subscription
 from bus.workers.handlers import OutboxKey
 from bus.workers.heartbeats import Heartbeats
 from bus.workers.publisher import Outgoing
 from bus.workers.set_aside import FailedRows
-from bus.workers.station import Station
 from bus.workers.worker import Worker
 from cell_conductor.core.rows import ConductorRules, DrawId
 from cell_conductor.handlers import Ask, Decider, Timers, before_burial, handlers, question_handlers

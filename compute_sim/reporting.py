@@ -33,9 +33,9 @@ from bus.messages.placement import (
     ReportInventory,
     ReportOutdated,
 )
+from bus.workers.connections import Station
 from bus.workers.heartbeats import HostAnnouncer
 from bus.workers.publisher import Outgoing, Publisher
-from bus.workers.station import Station
 from compute_sim.core.hosts import facts_of, holdings
 from compute_sim.core.trees import (
     Accepted,

@@ -8,10 +8,10 @@ from importlib.metadata import entry_points
 
 from bus.addresses import broker_at
 from bus.settings import BusSettings
+from bus.workers.connections import Station, process_name
 from bus.workers.consuming import Subscription
 from bus.workers.running import about, run_worker
 from bus.workers.set_aside import FailedRows
-from bus.workers.station import Station, process_name
 from bus.workers.worker import Worker
 from compute_sim.drivers import Driver, Reported
 from compute_sim.guests import GuestWatch, books_handlers, console_handlers

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from bus.addresses import Addresses, addresses_for_main, broker_at
 from bus.settings import BusSettings, settings_for_main
+from bus.workers.connections import close_all, stations_at
 from bus.workers.running import about, run_main, run_worker, tables_first, with_flags
 from bus.workers.sending import Link
-from bus.workers.station import close_all, stations_at
 from ironic_sync.core.offers import CellMap, cell_map
 from ironic_sync.rest import ironic_api
 from ironic_sync.settings import IRONIC_DAEMONS, DaemonRules, IronicSettings

@@ -14,9 +14,9 @@ from msgspec import structs
 
 from bus.messages.hosts import HostsReported, in_messages
 from bus.messages.placement import InventoryInUse, ReportAccepted, ReportAnswered
+from bus.workers.connections import Station
 from bus.workers.heartbeats import HostAnnouncer
 from bus.workers.publisher import Publisher
-from bus.workers.station import Station
 from engine.hosts import NODE, HostFacts
 from engine.inventories import CellName, ProviderId
 from ironic_sync.applying import EVENT_TO_SCHEDULABLE, REPORTS_ACCEPTED, Change, NodeWriter

@@ -8,10 +8,10 @@ import os_traits
 
 from bus.messages.cell import DeployProgressed, UndeployOrdered
 from bus.messages.cloud import RowFailed
+from bus.workers.connections import Station, by_station
 from bus.workers.consuming import Subscription
 from bus.workers.sending import Link
 from bus.workers.set_aside import FailedRows
-from bus.workers.station import Station, by_station
 from bus.workers.worker import Worker
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.offers import CellMap

@@ -4,7 +4,7 @@ Failure
 ├── Operational             a broker, a database or a network failed: logged, counted, tried again
 │   ├── Transient               try again: a deadlock, a serialisation failure, a server short of resources
 │   │   ├── Unavailable             a server is down or rejects our login: try again for as long as it takes
-│   │   │   ├── NoAnswer                no answer to a question in time (bus/workers/station.py)
+│   │   │   ├── NoAnswer                no answer to a question in time (bus/workers/connections.py)
 │   │   │   └── Overfull                too many messages wait for the broker already (bus/workers/publisher.py)
 │   │   ├── Locked                  another session holds the lock: no attempt is counted
 │   │   └── TookTooLong             over our time limit: an attempt is counted if other batches succeed

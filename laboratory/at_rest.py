@@ -15,7 +15,7 @@ from msgspec import Struct
 from bus.broker import Connection
 from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, InstanceState
 from bus.topology import DEAD_QUEUE
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from engine.flavors import InstanceId
 from engine.hosts import HostState
 from engine.inventories import ProviderId, ProviderState

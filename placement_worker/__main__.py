@@ -7,8 +7,8 @@ from functools import partial
 
 from bus.addresses import Addresses, addresses_for_main
 from bus.settings import BusSettings, settings_for_main
+from bus.workers.connections import close_all, stations_at
 from bus.workers.running import about, run_main, run_worker, tables_first, with_flags
-from bus.workers.station import close_all, stations_at
 from kit.health import HEALTH_VARIABLE
 from kit.sql import DatabaseSettings, upgrade
 from placement_worker.api.service import PlacementService, ServiceOptions

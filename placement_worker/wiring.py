@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from bus.message import Message
+from bus.workers.connections import Station, by_station
 from bus.workers.consuming import Subscription
-from bus.workers.station import Station, by_station
 from bus.workers.worker import Worker
 from engine.inventories import standard_vocabulary
 from kit.clock import now

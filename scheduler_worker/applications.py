@@ -23,10 +23,10 @@ from bus.messages.projects import (
     SetApplication,
 )
 from bus.topology import LOCAL, application_queue, broker_user_of
+from bus.workers.connections import Station
 from bus.workers.consuming import Subscription
 from bus.workers.handlers import Answer, Bury, Handler, Handlers, ReadOnly, Received, Said, Tell, Weighed
 from bus.workers.publisher import Publisher
-from bus.workers.station import Station
 from bus.workers.worker import Worker
 from kit.errors import NotFound
 from kit.parts import Background, Periodic, set_beside

@@ -26,10 +26,10 @@ from bus.messages.cloud import (
     WorkerHeard,
 )
 from bus.topology import CELL0, broker_user_of
+from bus.workers.connections import Station
 from bus.workers.handlers import Answer, Handlers, ReadOnly, Received, Said
 from bus.workers.heartbeats import STAGES, is_silent
 from bus.workers.publisher import Outgoing
-from bus.workers.station import Station
 from engine.inventories import CellName
 from engine.picture.picture import Picture
 from kit.errors import Operational, Unavailable

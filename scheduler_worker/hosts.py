@@ -24,9 +24,9 @@ from bus.messages.hosts import (
     HostsReported,
     ImagesCached,
 )
+from bus.workers.connections import Station
 from bus.workers.handlers import Received
 from bus.workers.heartbeats import is_silent
-from bus.workers.station import Station
 from engine.hosts import NODE, HostFacts, HostState
 from engine.inventories import ProviderId
 from engine.picture.picture import Picture

@@ -23,10 +23,10 @@ from uuid import UUID
 from bus.message import Message
 from bus.messages.build import BuildInstance, BuildRejected
 from bus.topology import CELL, destination_of, in_cell
+from bus.workers.connections import Station
 from bus.workers.handlers import OutboxKey, Received, Said, Tell
 from bus.workers.publisher import Outgoing, Publisher
 from bus.workers.set_aside import FailedRows, RowWork
-from bus.workers.station import Station
 from engine.choosing.explaining import in_words
 from engine.flavors import InstanceId
 from kit.logs import InstanceLine, InstanceLog

@@ -29,8 +29,8 @@ from bus.messages.cloud import (
 )
 from bus.messages.hosts import ClassAmounts, HostUse
 from bus.topology import DEAD_QUEUE
+from bus.workers.connections import Station
 from bus.workers.handlers import Handlers, answering
-from bus.workers.station import Station
 from engine.candidates.columns import Flags, Ints
 from engine.hosts import HostState
 from engine.inventories import ProviderId, ShapeRoom, capacity_of

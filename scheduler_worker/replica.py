@@ -26,8 +26,8 @@ from bus.messages.placement import (
     SnapshotPage,
 )
 from bus.topology import EVENTS, Grant
+from bus.workers.connections import FeedListener, Station
 from bus.workers.handlers import Received
-from bus.workers.station import FeedListener, Station
 from engine.picture.picture import Picture
 from engine.refusals import ShapeMoved
 from kit.errors import WrongAnswer

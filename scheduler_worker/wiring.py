@@ -23,9 +23,9 @@ from bus.message import Message
 from bus.messages.build import BuildInstance
 from bus.messages.cloud import RowFailed
 from bus.settings import BusSettings
+from bus.workers.connections import FeedListener, Station, by_station
 from bus.workers.consuming import Subscription
 from bus.workers.set_aside import FailedRows
-from bus.workers.station import FeedListener, Station, by_station
 from bus.workers.worker import Worker
 from engine.choosing.plugins import Plugins, multiplier_key
 from engine.inventories import standard_vocabulary

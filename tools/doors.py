@@ -114,7 +114,7 @@ DOORS = {
     ),
     "a room's workers on a broker": Door(
         (
-            *("bus.workers.station", "bus.workers.handlers", "bus.workers.sending"),
+            *("bus.workers.connections", "bus.workers.handlers", "bus.workers.sending"),
             *("bus.workers.consuming", "bus.workers.worker"),
             *("ironic_sync.rest", "compute_sim.libvirt.running", "nova_bridge.wiring"),
             *(f"{room}.wiring" for room in WORKERS),

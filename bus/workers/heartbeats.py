@@ -15,8 +15,8 @@ from bus.message import Message
 from bus.messages.cloud import COUNTED_MAX, WorkerAlive
 from bus.messages.hosts import HostsAlive
 from bus.queues import CELL0
+from bus.workers.connections import Station
 from bus.workers.publisher import Outgoing, Publisher
-from bus.workers.station import Station
 from bus.workers.worker import Worker
 from engine.inventories import CellName, ProviderId
 from kit.clock import now

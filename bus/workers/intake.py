@@ -24,12 +24,12 @@ from bus.queues import QueueKind
 from bus.topology import broker_user_of, kind_of, project_of_key
 from bus.unreadable import Unreadable
 from bus.workers.authority import Refused, all_count, judge, judge_parcel, origin_of, speaks_for
+from bus.workers.connections import Station
 from bus.workers.consuming import Subscription, consumer
 from bus.workers.dead_letters import Parked, dead_letter_parcel, parked_of, retry_parcel
 from bus.workers.handlers import Received, all_received
 from bus.workers.metrics import TOOK, WAITED
 from bus.workers.sending import pauses_of
-from bus.workers.station import Station
 from kit.errors import Interrupted, NotTaken
 from kit.metrics import Histogram, Readings
 from kit.parts import Status, Supervised, drawn, wait_at_most

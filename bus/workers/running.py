@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
+from bus.workers.connections import Station
 from bus.workers.heartbeats import WorkerBeats
-from bus.workers.station import Station
 from kit.errors import Transient, Unavailable
 from kit.health import HEALTH_VARIABLE, About, BadAddressError, Health, ReadyTeller
 from kit.logs import FORMATS, wanted

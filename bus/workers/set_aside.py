@@ -18,10 +18,10 @@ from bus.codec import encode
 from bus.message import Envelope
 from bus.messages.cloud import RowFailed
 from bus.topology import destination_of
+from bus.workers.connections import Station
 from bus.workers.dead_letters import Parked, retry_parcel
 from bus.workers.handlers import Handlers, ReadOnly, Received, Said
 from bus.workers.metrics import ROWS_FAILED
-from bus.workers.station import Station
 from kit.errors import Operational, Poison
 from kit.metrics import Labels, Readings
 from kit.parts import RowByRow

@@ -19,6 +19,7 @@ from msgspec import structs
 from bus.broker import chunks
 from bus.message import Message, type_of
 from bus.unreadable import Unreadable
+from bus.workers.connections import Station
 from bus.workers.consuming import Subscription
 from bus.workers.handlers import (
     Bury,
@@ -50,7 +51,6 @@ from bus.workers.metrics import (
 )
 from bus.workers.publisher import Outgoing
 from bus.workers.sending import pauses_of
-from bus.workers.station import Station
 from kit import logs
 from kit.errors import Locked, TookTooLong, Transient, Unavailable
 from kit.logs import MessageTracer, OpenSpan

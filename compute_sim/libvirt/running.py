@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 from msgspec import structs
 
 from bus.addresses import ADDRESSES
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from compute_sim.core.attempts import WELL, Condition
 from compute_sim.core.hosts import Pool, tree_of_pool
 from compute_sim.core.trees import ProviderTree

@@ -18,7 +18,7 @@ from bus.messages.cell import (
     RespawnInstance,
     SpawnInstance,
 )
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from compute_sim.core.attempts import WELL, AttemptRecord, Condition, HostOrder, Work
 from compute_sim.core.hosts import (
     Network,

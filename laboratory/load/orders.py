@@ -30,7 +30,7 @@ from bus.messages.moves import MoveInstance
 from bus.messages.placement import ProvidersChanged
 from bus.messages.projects import CreateGroup, GroupsFound
 from bus.topology import CELL0
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, instance_id_of
 from engine.inventories import GroupId, ProviderId, ProviderState
 from laboratory.ironic import SimulatedIronic

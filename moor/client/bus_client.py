@@ -40,8 +40,8 @@ from bus.settings import BusSettings
 from bus.topology import EVENTS, FEED, LOCAL, Grant, broker_user_of, destination_of, user_of
 from bus.unreadable import Unreadable
 from bus.workers.authority import project_of
+from bus.workers.connections import NoAnswer, Station, listen, process_name
 from bus.workers.handlers import Received
-from bus.workers.station import NoAnswer, Station, listen, process_name
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
 from engine.inventories import ProviderState, near, near_in_words, standard_vocabulary

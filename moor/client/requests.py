@@ -34,7 +34,7 @@ from bus.message import Envelope, Message, type_of
 from bus.messages.build import BuildInstance, InstanceState, MoveKind
 from bus.messages.moves import MoveInstance, MoveWait
 from bus.unreadable import Unreadable
-from bus.workers.station import NoAnswer
+from bus.workers.connections import NoAnswer
 from engine.flavors import Flavor, Image, InstanceId, JoinedGroup, PortRequest, RequestId, VolumeRequest, Wait
 from engine.inventories import AggregateId, GroupId
 from kit.errors import AccessRefused, ConnectionLost, Refusal

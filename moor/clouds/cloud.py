@@ -13,10 +13,10 @@ from msgspec import Struct, structs
 
 from bus.broker import Broker
 from bus.topology import Limits, objects_of, user_of
+from bus.workers.connections import Station
 from bus.workers.heartbeats import WorkerBeats
 from bus.workers.running import release
 from bus.workers.sending import Link
-from bus.workers.station import Station
 from cell_conductor.store_sql import ConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.wiring import OpensHosts

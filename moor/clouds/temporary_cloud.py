@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from bus.addresses import ADDRESSES, broker_at, limits_at
 from bus.broker import Broker, Connection
 from bus.memory import MemoryBroker
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from engine.inventories import ProviderState
 from ironic_sync.core.node import Node
 from ironic_sync.rest import HttpIronicApi

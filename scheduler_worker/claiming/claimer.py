@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, get_args
 from msgspec import json, structs
 
 from bus.messages.placement import ClaimAnswered, ClaimResources, SwapClaim
-from bus.workers.station import asking_for
+from bus.workers.connections import asking_for
 from engine.choosing.choosing import (
     ALTERNATE_POOL_MAX,
     Chosen,

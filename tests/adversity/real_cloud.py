@@ -20,7 +20,7 @@ from bus.message import Message
 from bus.messages.build import BuildInstance, InstanceState
 from bus.queues import DEAD_QUEUE
 from bus.topology import Limits, Objects, objects_of, user_of
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from engine.flavors import Flavor, InstanceId, RequestId, instance_id_of
 from engine.hosts import HostState
 from kit.errors import Transient

@@ -20,7 +20,7 @@ from bus.messages.books import Done, SetQuota, WriteAnswered
 from bus.messages.build import BuildInstance, InstanceState
 from bus.messages.projects import CreateGroup, GroupsFound
 from bus.topology import CELL0, user_of
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from engine.flavors import JoinedGroup
 from engine.inventories import GroupId
 from tests.adversity.real_cloud import RealCloud, a_build, instance_of, real_cloud

@@ -21,7 +21,7 @@ from sqlalchemy.engine import make_url
 from bus.messages.placement import ClaimAnswered
 from bus.settings import BusSettings
 from bus.topology import DEAD_QUEUE
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from engine.refusals import Claimed
 from kit.clock import now
 from kit.errors import Locked, TookTooLong, Unavailable

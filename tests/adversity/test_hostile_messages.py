@@ -34,8 +34,8 @@ from bus.messages.build import (
 from bus.messages.placement import ProvidersChanged
 from bus.queues import DEAD_QUEUE, Objects, QueueKind, answers_queue, in_cell
 from bus.topology import QUEUES, destination_of
+from bus.workers.connections import Station
 from bus.workers.dead_letters import open_dead_letters
-from bus.workers.station import Station
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.hosts import NODE, HostState
 from kit.errors import Failure

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 
 from bus.addresses import broker_at
 from bus.settings import BusSettings
-from bus.workers.station import Station, process_name
+from bus.workers.connections import Station, process_name
 from kit.logs import begin_to_log
 from kit.process import Part, run_until, stopped_by_signals
 from tests.varied import varied

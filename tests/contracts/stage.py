@@ -14,10 +14,10 @@ from bus.message import LINES, Envelope, Message, Parcel
 from bus.messages.placement import ReleaseClaim
 from bus.settings import BusSettings
 from bus.topology import EVENTS, PLACEMENT, Grant, objects_of
+from bus.workers.connections import Station, listen
 from bus.workers.consuming import OutboxStore, Subscription
 from bus.workers.dead_letters import DeadLetter, Parked, open_dead_letters, retry_parcel
 from bus.workers.handlers import Handler, Handlers, Received, Said
-from bus.workers.station import Station, listen
 from bus.workers.worker import Worker
 from engine.inventories import ConsumerId
 from kit.clock import now

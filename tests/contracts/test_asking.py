@@ -10,9 +10,9 @@ from bus.broker import Broker
 from bus.messages.books import AskUsages
 from bus.messages.hosts import AskHosts
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
+from bus.workers.connections import NoAnswer, Station
 from bus.workers.consuming import Subscription
 from bus.workers.handlers import Answer, Received, Said
-from bus.workers.station import NoAnswer, Station
 from bus.workers.worker import Worker
 from kit.errors import AccessRefused
 from tests.contracts.broker_under_test import SHOP, BrokerUnderTest

@@ -8,10 +8,10 @@ from uuid import UUID
 from bus.broker import Broker
 from bus.message import Message
 from bus.messages.placement import InventoryRefused, ReleaseClaim
+from bus.workers.connections import Station
 from bus.workers.consuming import Subscription
 from bus.workers.handlers import OutboxKey, Received, Said, Tell
 from bus.workers.publisher import Outgoing
-from bus.workers.station import Station
 from bus.workers.worker import Worker
 from engine.inventories import ProviderId
 from engine.refusals import NotAllowed

@@ -12,9 +12,9 @@ from bus.message import Parcel
 from bus.messages.build import BuildInstance
 from bus.messages.placement import InventoryRefused, LogPosition, ProvidersChanged
 from bus.topology import EVENTS, Grant, Limits, objects_of
+from bus.workers.connections import Station, listen
 from bus.workers.publisher import Overfull
 from bus.workers.sending import Outgoing
-from bus.workers.station import Station, listen
 from engine.flavors import RequestId
 from engine.inventories import ProviderId
 from engine.refusals import NotAllowed

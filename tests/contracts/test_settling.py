@@ -27,11 +27,11 @@ from bus.topology import (
     user_of,
 )
 from bus.unreadable import Unreadable
+from bus.workers.connections import Station
 from bus.workers.consuming import Subscription
 from bus.workers.dead_letters import open_dead_letters
 from bus.workers.handlers import Received, Said
 from bus.workers.set_aside import FailedRows, RowWork
-from bus.workers.station import Station
 from bus.workers.worker import Worker
 from engine.flavors import InstanceId, RequestId
 from kit.errors import Poison, Transient, Unavailable

@@ -16,7 +16,7 @@ from bus.messages.cell import AskConsole, ConsoleFound
 from bus.messages.cloud import AskOverview, Overview
 from bus.settings import BusSettings
 from bus.unix_socket.server import serve_unix
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from cell_conductor.settings import ConductorSettings
 from compute_sim.libvirt.running import libvirt_parts
 from compute_sim.libvirt.settings import LibvirtRules

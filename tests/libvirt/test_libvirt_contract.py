@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from bus.memory import MemoryBroker
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from compute_sim.core.trees import ProviderTree
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.running import libvirt_parts, shared_pools

@@ -23,12 +23,12 @@ from bus.topology import broker_user_of
 from bus.unix_socket import client, server
 from bus.unix_socket.client import UnixBroker, UnixConnection
 from bus.unix_socket.server import Session
-from bus.workers import authority, consuming, dead_letters, intake, station
+from bus.workers import authority, connections, consuming, dead_letters, intake
+from bus.workers.connections import Asker
 from bus.workers.consuming import InboxConsuming
 from bus.workers.dead_letters import NOT_PARKED
 from bus.workers.intake import Intake
 from bus.workers.sending import ParcelSender
-from bus.workers.station import Asker
 from bus.workers.worker import Worker
 from kit.errors import AccessRefused, ConnectionLost, Refusal
 from tests.planted.replacing import ANY_CLOUD, planted, planted_as, planted_by, replaced, rewritten
@@ -176,7 +176,10 @@ def any_sender_accepted() -> Iterator[None]:
 
 # A parcel counts as a whole if one of its messages does.
 planted_by(
-    "one good message lets in the foreign ones beside it", (intake, station), "all_count", harm="unauthorised"
+    "one good message lets in the foreign ones beside it",
+    (connections, intake),
+    "all_count",
+    harm="unauthorised",
 )(
     lambda _real: (
         lambda messages, origin, facts: any(authority.judge(each, origin, facts) is None for each in messages)

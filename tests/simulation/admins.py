@@ -46,7 +46,7 @@ from bus.messages.books import (
     WriteVerdict,
 )
 from bus.messages.placement import AskSnapshot, SnapshotPage
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from engine.inventories import (
     ConsumerId,
     InventoryState,

@@ -11,7 +11,7 @@ from bus.broker import Broker
 from bus.messages.audit import MendConsumer, MendInstance, RecountBooks, SeenConsumer
 from bus.messages.books import ConsumerMoved, Done, WriteAnswered
 from bus.messages.build import AskInstances, InstancesFound
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from moor.client.books.auditing import AuditOptions, Finding, audited, with_computes
 from moor.client.books.books_reader import BooksReader
 from moor.client.books.instance_rules import AMOUNTS, LOST, SPLIT

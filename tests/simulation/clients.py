@@ -77,7 +77,7 @@ from bus.messages.projects import (
     SetApplication,
 )
 from bus.topology import EVENTS, FEED, Grant
-from bus.workers.station import Station, listen
+from bus.workers.connections import Station, listen
 from engine.flavors import (
     DeviceGroup,
     DeviceProfile,

@@ -11,8 +11,8 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.settings import BusSettings
+from bus.workers.connections import Station
 from bus.workers.sending import Link
-from bus.workers.station import Station
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store_sql import ConductorStore
 from cell_conductor.wiring import conductor_parts

@@ -34,8 +34,8 @@ from bus.messages.placement import (
 )
 from bus.settings import BusSettings
 from bus.topology import EVENTS
+from bus.workers.connections import Station
 from bus.workers.sending import Link
-from bus.workers.station import Station
 from cell_conductor.settings import ConductorPace, ConductorSettings
 from cell_conductor.store_sql import ConductorStore
 from cell_conductor.wiring import conductor_parts

@@ -33,9 +33,9 @@ from bus.messages.placement import (
 from bus.messages.together import ClaimsAnswered, ClaimTogether
 from bus.settings import BusSettings
 from bus.topology import CELL0
+from bus.workers.connections import Station
 from bus.workers.consuming import Subscription
 from bus.workers.handlers import Handlers, ReadOnly, Received, Said, Tell
-from bus.workers.station import Station
 from bus.workers.worker import Worker
 from engine.flavors import InstanceId
 from engine.inventories import ProviderId

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bus.memory import MemoryBroker
 from bus.topology import objects_of
+from bus.workers.connections import Station
 from bus.workers.running import about
-from bus.workers.station import Station
 from compute_sim.__main__ import main as compute
 from kit.errors import ConnectionLost
 from kit.health import About, Health, ReadyTeller

@@ -92,7 +92,7 @@ CALLED_BY_DECORATORS = ["@*.verb*", "@*.without_verb*", "@*listens_for*"]
 USED_ELSEWHERE = {
     "bus/memory/virtual_host.py": ("delete_queue",),  # tests, as an operator does on a real broker
     "kit/health_server.py": ("collect",),  # prometheus_client
-    "bus/workers/station.py": ("watched_readings",),  # kit/health_server.py, by its name as a text
+    "bus/workers/connections.py": ("watched_readings",),  # kit/health_server.py, by its name as a text
     "bus/workers/worker.py": ("watched_readings",),  # likewise
     "kit/http_server.py": ("capture_signals",),  # uvicorn
     "kit/sql/statements.py": (

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from bus.broker import Broker
+from bus.workers.connections import Station
 from bus.workers.sending import Link
-from bus.workers.station import Station
 from engine.inventories import ProviderId, ProviderState
 from engine.picture.picture import Picture
 from ironic_sync.core.offers import CellMap

@@ -7,9 +7,9 @@ from typing import Any
 
 from bus.broker import Broker
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReportInventory
+from bus.workers.connections import Station
 from bus.workers.consuming import Subscription
 from bus.workers.handlers import Answer, ReadOnly, Received, Said
-from bus.workers.station import Station
 from bus.workers.worker import Worker
 from engine.refusals import Claimed
 from placement_worker.settings import PlacementSettings

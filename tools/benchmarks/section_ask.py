@@ -11,7 +11,7 @@ from functools import partial
 
 from bus.messages.placement import ProvidersChanged
 from bus.topology import EVENTS, Grant
-from bus.workers.station import Station, listen
+from bus.workers.connections import Station, listen
 from tools.benchmarks.books import Books, OpenedBooks, SqliteBooks, postgres_books
 from tools.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
 from tools.benchmarks.cpu import OneProcess, Spender

@@ -18,7 +18,7 @@ from bus.message import Message
 from bus.messages.books import Candidates, CandidatesFound
 from bus.messages.placement import ClaimAnswered
 from bus.settings import BusSettings
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from engine.refusals import Claimed, TooCostly
 from kit.clock import now
 from tests.contracts.placement_orders import a_claim, a_share, amounts, consumer, provider

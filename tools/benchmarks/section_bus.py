@@ -13,8 +13,8 @@ from typing import Protocol
 
 from bus.messages.placement import ClaimAnswered, ClaimResources
 from bus.settings import BusSettings
+from bus.workers.connections import Station
 from bus.workers.publisher import Outgoing
-from bus.workers.station import Station
 from engine.refusals import Claimed
 from tests.running import closing
 from tests.varied import varied

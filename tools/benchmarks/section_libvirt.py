@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from compute_sim.settings import ComputeSettings
 from engine.flavors import Flavor
 from kit.process import Part

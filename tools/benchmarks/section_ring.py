@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from bus.messages.placement import AskSnapshot, SnapshotPage
 from bus.topology import objects_of
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from engine.inventories import ProviderId
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules

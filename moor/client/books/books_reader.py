@@ -23,7 +23,7 @@ from bus.messages.audit import (
     HostBooksFound,
 )
 from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, InstanceState
-from bus.workers.station import NoAnswer
+from bus.workers.connections import NoAnswer
 from engine.inventories import ConsumerId, ProviderId
 from kit.parts import batches_of
 from moor.client.books.views import InstanceView, OnHost

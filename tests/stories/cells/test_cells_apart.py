@@ -11,7 +11,7 @@ from msgspec import structs
 from bus.messages.build import BuildInstance, InstanceActive
 from bus.messages.hosts import HostsReported
 from bus.topology import Site, objects_of, user_of
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from cell_conductor.store_sql import ConductorStore
 from engine.hosts import HostFacts
 from kit.process import Part

@@ -13,7 +13,7 @@ from bus.messages.cell import (
 )
 from bus.messages.cloud import AskCells, CellsFound, CellState, ConductorAlive, WorkerAlive
 from bus.settings import BusSettings
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from cell_conductor.settings import ConductorPace
 from kit.health import About, Health
 from scheduler_worker.settings import SchedulerSettings

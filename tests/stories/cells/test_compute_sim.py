@@ -33,9 +33,9 @@ from bus.messages.hosts import (
 )
 from bus.messages.placement import ReportAccepted, ReportAnswered, ReportInventory
 from bus.topology import DEAD_QUEUE
+from bus.workers.connections import Station
 from bus.workers.consuming import Subscription
 from bus.workers.handlers import Handlers, Received, Said
-from bus.workers.station import Station
 from bus.workers.worker import Worker
 from compute_sim.core.attempts import AttemptRecord
 from compute_sim.core.hosts import Load

@@ -13,7 +13,7 @@ from bus.messages.build import InstanceDeleted
 from bus.messages.cell import (
     PlaceInCell,
 )
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from cell_conductor.core.rows import Instance
 from cell_conductor.store_sql import ConductorStore
 from tests.contracts.sql_stores import LOCKS_AWAITED, a_session, as_owner, migrated_database

@@ -1,6 +1,6 @@
 """A request for "gold, else silver, else a VM" with a simulated Ironic, a real conductor, and a hypervisor in the same cell."""
 
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from laboratory.ironic import IronicScript, available_nodes
 from laboratory.ironic.script import WorkFails
 from tests.contracts.stage import SETTINGS

@@ -26,7 +26,7 @@ from bus.messages.build import (
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.projects import CreateGroup, GroupsFound
 from bus.topology import user_of
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from compute_sim import wiring
 from compute_sim.settings import ComputePace, ComputeSettings
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from bus.messages.books import SetQuota, WriteAnswered
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from engine.inventories import ConsumerId, ProviderId
 from moor.client.books.auditing import FOUND, MENDED, NOT_MENDED, AuditResult, Finding
 from moor.client.books.books_reader import BooksReader

@@ -17,7 +17,7 @@ from bus.messages.books import (
     SetInventories,
     WriteAnswered,
 )
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from engine.inventories import ConsumerId, ReportedInventory, ResourceAmount
 from moor.client.books.auditing import FOUND, MENDED, NOT_MENDED
 from moor.client.books.books_reader import BooksReader

@@ -20,7 +20,7 @@ from bus.messages.placement import (
     SnapshotPage,
 )
 from bus.settings import BusSettings
-from bus.workers.station import Station
+from bus.workers.connections import Station
 from engine.inventories import ProviderState, ProviderUsage
 from engine.picture.picture import Picture
 from placement_worker.settings import FEED_ENTRIES

@@ -15,8 +15,8 @@ from bus.message import PARCEL_BYTES_MAX, Envelope
 from bus.messages.cell import CONSOLE_BYTES_MAX, ConsoleTold, TellConsole
 from bus.messages.hosts import in_messages
 from bus.topology import objects_of
+from bus.workers.connections import Station
 from bus.workers.handlers import ReadOnly, Tell
-from bus.workers.station import Station
 from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Dead, Silent, Work, begun, waiting
 from compute_sim.core.hosts import Pool, aggregate_of, pools_of, read_pools
 from compute_sim.core.trees import Allocations, ProviderTree, TreeProvider, flaw_of

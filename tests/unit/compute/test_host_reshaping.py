@@ -6,7 +6,7 @@ from uuid import UUID
 from bus.message import Message
 from bus.messages.hosts import AskHostShape, HostHolder, HostReshaped, HostShapeFound, ReshapeHost
 from bus.messages.placement import ReportAccepted
-from bus.workers.station import Station  # noqa: TC001 - imported like every other type
+from bus.workers.connections import Station  # noqa: TC001 - imported like every other type
 from compute_sim.core.trees import Accepted, ProviderTree
 from compute_sim.reporting import HostReshaper
 from engine.inventories import ConsumerId, InventoryState, ProviderId, ProviderState, ResourceAmount

@@ -18,8 +18,8 @@ from bus.messages.cell import (
     InstanceSpawned,
     UndeployOrdered,
 )
+from bus.workers.connections import Station
 from bus.workers.set_aside import FailedRows
-from bus.workers.station import Station
 from engine.inventories import ProviderId
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.notifications import Ignored, read

@@ -53,7 +53,7 @@ WHY: Mapping[str, Limits] = {
         "bus/settings.py": ["CONNECT_DELAY_MS_MAX", "RETRY_DELAY_MS_MAX"],
         "bus/unix_socket/client.py": ["ANSWER_S_MAX", "CLOSE_S_MAX"],
         "bus/workers/heartbeats.py": ["FAREWELL_S_MAX"],
-        "bus/workers/station.py": ["DRAIN_BELOW_MS_MAX"],
+        "bus/workers/connections.py": ["DRAIN_BELOW_MS_MAX"],
         "ironic_sync/events.py": ["REST_S_MAX"],
         "ironic_sync/sweeping.py": ["FIRST_READ_S_MAX"],
         "kit/http_server.py": ["_IDLE_S_MAX"],

@@ -29,7 +29,7 @@ from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, Si
 from bus.messages.cell import DestroyInstance
 from bus.messages.hosts import HostSet, SetHost
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
-from bus.workers.station import NoAnswer
+from bus.workers.connections import NoAnswer
 from engine.flavors import InstanceId
 from engine.hosts import NODE, HostMode, HostSetting, HostState
 from engine.inventories import ConsumerId, ProviderId

@@ -22,7 +22,7 @@ from bus.messages.hosts import AggregatesFound, AggregateState, AskAggregates, A
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovePlace, MovesFound
 from bus.messages.planning import AskExplanation, AskPlan, Explanation, ExplanationsFound, PlanFound
 from bus.messages.projects import AskGroups, GroupsFound, GroupState
-from bus.workers.station import NoAnswer
+from bus.workers.connections import NoAnswer
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
 from engine.inventories import AggregateId, GroupId, ProviderId

@@ -11,8 +11,8 @@ from bus.message import Message
 from bus.messages.books import AskConsumer, AskQuotas, ConsumerFound, ConsumerState, QuotasFound
 from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.placement import ClaimAnswered, ClaimResources, ReleaseClaim
+from bus.workers.connections import Station
 from bus.workers.handlers import Answer, Handler, ReadOnly, Received, Said, Tell, Weighed
-from bus.workers.station import Station
 from engine.choosing.plugins import Plugins
 from engine.hosts import HostState
 from engine.picture.picture import Picture

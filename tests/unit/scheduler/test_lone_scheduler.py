@@ -23,8 +23,8 @@ from bus.messages.cloud import AskOverview, AskTiles, HostCount, Overview, Tiles
 from bus.messages.hosts import AskHosts, HostsFound, SetHost
 from bus.messages.projects import CreateGroup
 from bus.unreadable import Unreadable
+from bus.workers.connections import Station
 from bus.workers.handlers import Bury, Tell
-from bus.workers.station import Station
 from engine.flavors import (
     DeviceGroup,
     DeviceProfile,

@@ -1,4 +1,4 @@
-"""A station: a process's connections to one broker, and its publisher and asker there. And the part that hears a feed.
+"""A process's connections to one broker (`Station`), and what it does there beside work on queues: it sends, asks, and hears feeds.
 
 Consuming and publishing have a connection each (bus/workers/sending.py says why). A process that serves several brokers has a
 station on each: a placement worker, for example, answers every cell on the cell's own broker.
