@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol, assert_never, get_args
+from typing import assert_never, get_args
 from uuid import UUID
 
 from msgspec import Struct, structs
@@ -68,6 +68,7 @@ from ironic_sync.core.settling import (
     why_unasked,
     with_unasked,
 )
+from ironic_sync.membership import Membership
 from ironic_sync.rest import HttpIronicApi, IronicRefused, NoLongerOurs, PatchOperation
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store_sql import IronicStore
@@ -87,18 +88,6 @@ TRIES_UNTOLD_MAX = 4
 
 # Sends a message to the conductor of its cell, or an event; the future is done when its broker has confirmed it.
 Say = Callable[[Answer | DeployProgressed | UndeployOrdered], "asyncio.Future[None]"]
-
-
-class Ownership(Protocol):
-    """Which nodes the deployer's daemon owns, and whether it may act on them. Implemented by Membership (membership.py)."""
-
-    name: str
-
-    @property
-    def owned(self) -> Mapping[ProviderId, int]:
-        """The nodes of this daemon, each with its epoch."""
-
-    def may_act_on(self, node: ProviderId) -> bool: ...
 
 
 class _LookResult(Struct, frozen=True):
@@ -122,7 +111,7 @@ class Deployer(PartGroup):
         api: HttpIronicApi,
         writer: NodeWriter,
         store: IronicStore,
-        ring: Ownership,
+        ring: Membership,
         say: Say,
         rules: DaemonRules,
         failed: FailedRows,

@@ -5,7 +5,6 @@ notifications, and how they change.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Protocol
 from uuid import UUID
 
 import msgspec
@@ -518,14 +517,3 @@ def _hear_aggregate(cloud: NovaCloud, heard: AggregateHeard) -> NovaCloud:
     if cloud.aggregates.get(aggregate.id) == aggregate:
         return cloud
     return zoned(structs.replace(cloud, aggregates={**cloud.aggregates, aggregate.id: aggregate}))
-
-
-# How the present value of a Nova is asked for.
-
-
-class KnowsNovaCloud(Protocol):
-    """Keeps a Nova in memory, by notifications and by reading all of it at intervals."""
-
-    @property
-    def cloud(self) -> NovaCloud | None:
-        """As it is known now; None before it was read for the first time. Another value after each change, so `is` tells of changes."""

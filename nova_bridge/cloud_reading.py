@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import httpx
@@ -323,21 +323,15 @@ HEARD_MAX, HEARD_EXPIRES_MS = 10_000, 600_000
 TYPES_REMEMBERED_MAX = 100
 
 
-class ReadsNova(Protocol):
-    async def cloud(self) -> NovaCloud: ...
-
-    async def services(self) -> ServicesRead: ...
-
-
 class NovaCloudKeeper(PartGroup):
-    """Implements `KnowsNovaCloud`. `link` is a connection to Nova's broker; without one, nothing is heard and all is read.
+    """Keeps a Nova in memory. `link` is a connection to Nova's broker; without one, nothing is heard and all is read.
 
     `queue` is the name of the queue of this process there.
     """
 
     def __init__(
         self,
-        reader: ReadsNova,
+        reader: CloudReader,
         settings: NovaSettings,
         *,
         services_s: float = SERVICES_S,
@@ -375,6 +369,7 @@ class NovaCloudKeeper(PartGroup):
 
     @property
     def cloud(self) -> NovaCloud | None:
+        """As it is known now; None before it was read for the first time. Another value after each change, so `is` tells of changes."""
         return None if self._known is None else self._known.cloud
 
     def read_soon(self) -> None:

@@ -13,12 +13,12 @@ from engine.inventories import AggregateId, ConsumerId, ProviderId, ResourceAmou
 from engine.picture.picture import Picture
 from nova_bridge.cloud import (
     ComputeService,
-    KnowsNovaCloud,
     NovaCloud,
     cell_names,
     names_of,
     services_by_host,
 )
+from nova_bridge.cloud_reading import NovaCloudKeeper
 from nova_bridge.request_spec import NovaNames
 from nova_bridge.selection import ComputeNode, InstancesByService, ServiceInstances
 
@@ -187,7 +187,7 @@ class NovaNews:
     def __init__(
         self,
         picture: Picture,
-        knows: KnowsNovaCloud,
+        knows: NovaCloudKeeper,
         read_soon: Callable[[], None],
         clock: Callable[[], datetime],
     ) -> None:

@@ -23,7 +23,6 @@ from kit.keystone import OpenStackSettings
 from kit.parts import Periodic
 from kit.process import Part
 from kit.settings import BadSetting, SettingsFollower
-from nova_bridge.cloud import KnowsNovaCloud
 from nova_bridge.cloud_reading import CloudReader, NovaApi, NovaCells, NovaCloudKeeper
 from nova_bridge.databases import NovaDatabase, NovaDatabaseError, open_nova_database
 from nova_bridge.deciding import NovaDecider
@@ -43,7 +42,7 @@ LOOK_S = 1.0
 
 def nova_parts(
     nova: Link,
-    knows: KnowsNovaCloud,
+    knows: NovaCloudKeeper,
     settings: NovaSettings,
     choice: SchedulerSettings,
     *,

@@ -23,7 +23,7 @@ from kit.metrics import Labels, Readings
 from kit.parts import Periodic, Supervised
 from kit.process import Part
 from kit.settings import BadSetting
-from nova_bridge.cloud import KnowsNovaCloud
+from nova_bridge.cloud_reading import NovaCloudKeeper
 from nova_bridge.envelope import RefusedError, RpcRequest, read_envelope
 from nova_bridge.hosts import NovaHosts, NovaNews
 from nova_bridge.placement_api import PlacementApi
@@ -202,7 +202,7 @@ def shadow_queues(settings: NovaSettings, unique: str) -> tuple[ForeignQueue, ..
 
 def shadow_parts(
     nova: Link,
-    knows: KnowsNovaCloud,
+    knows: NovaCloudKeeper,
     settings: NovaSettings,
     choice: SchedulerSettings,
     *,

@@ -14,7 +14,7 @@ from kit.errors import Unavailable
 from kit.health import About, Health
 from kit.health_server import Metrics
 from nova_bridge.cloud import NovaCloud, ServicesRead
-from nova_bridge.cloud_reading import NovaCloudKeeper
+from nova_bridge.cloud_reading import CloudReader, NovaCloudKeeper
 from nova_bridge.settings import NovaSettings
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import connected, publish
@@ -29,7 +29,7 @@ QUEUE = "moorage.nova.test"
 RARELY = NovaSettings(read_s=3600)
 
 
-class FakeNova:
+class FakeNova(CloudReader):
     """What the API would say; an error in `fails` is raised instead."""
 
     def __init__(self) -> None:

@@ -23,6 +23,7 @@ from kit.keystone import OpenStackSettings
 from kit.process import Part, run_until
 from kit.rest import RestLimits
 from nova_bridge.cloud import CloudAggregate, CloudCell, ComputeService, NovaCloud, services_by_host, zoned
+from nova_bridge.cloud_reading import NovaCloudKeeper
 from nova_bridge.placement_api import PlacementApi
 from nova_bridge.selection import ComputeNode
 from nova_bridge.serving import ServingLimits
@@ -60,8 +61,10 @@ def gives_back(request: httpx.Request) -> bool:
     return request.method == "PUT" and not json.loads(request.content)["allocations"]
 
 
-class KnownNova:
+class KnownNova(NovaCloudKeeper):
     """What Nova is known to be; a test replaces it. When all of Nova is to be read again, `unread` becomes known."""
+
+    cloud: NovaCloud | None = None
 
     def __init__(self, cloud: NovaCloud | None) -> None:
         self.cloud = cloud

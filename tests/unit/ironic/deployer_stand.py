@@ -27,6 +27,7 @@ from ironic_sync.core.offers import CellMap
 from ironic_sync.core.rows import Answer, NodeRow
 from ironic_sync.core.settling import NodePolicy, Order, after_order
 from ironic_sync.deploying import Deployer
+from ironic_sync.membership import Membership
 from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store_sql import read as read_rows
@@ -103,17 +104,19 @@ class Rows(MemoryIronicStore):
         return await super().due(owner, now, beyond, limit)
 
 
-class Place:
+class Place(Membership):
     """A daemon's place in a ring; it may be lost without the daemon knowing."""
+
+    owned: dict[ProviderId, int] = {}
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.owned: dict[ProviderId, int] = {}
-        self.may_act = True
+        self.owned = {}
+        self.is_held = True
         self.listeners: list[Deployer] = []
 
     def may_act_on(self, node: ProviderId) -> bool:
-        return self.may_act and node in self.owned
+        return self.is_held and node in self.owned
 
     def lose(self, node: ProviderId) -> None:
         del self.owned[node]

@@ -101,7 +101,7 @@ async def test_a_daemon_that_lost_its_place_orders_nothing_more() -> None:
     place_of: list[Place] = []
 
     async def lose_place(go: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
-        place_of[0].may_act = False
+        place_of[0].is_held = False
         return await go()
 
     # The node was read; next would be the first order.
@@ -109,7 +109,7 @@ async def test_a_daemon_that_lost_its_place_orders_nothing_more() -> None:
     async with stand.running(), stand.daemon("d1") as place:
         place_of.append(place)
         await stand.order(an_order(host=stand.id))
-        await stand.until(lambda: not place.may_act, "the place is lost")
+        await stand.until(lambda: not place.is_held, "the place is lost")
         await stand.until_looked()
 
         assert {each.split()[0] for each in stand.wire.requests} == {"GET"}
