@@ -29,7 +29,7 @@ from ironic_sync.settings import IRONIC_API
 from kit.errors import UNREADABLE, Locked, Operational, VersionNotOffered, WrongAnswer
 from kit.keystone import OpenStackSettings
 from kit.login import ERRORS, MESSAGE_MAX, NOT_FOUND, RestAnswer, marker_of
-from kit.rest import RequestNotDone, RestClient, RestLimits
+from kit.rest import Microversion, RequestNotDone, RestClient, RestLimits
 
 log = logging.getLogger(__name__)
 
@@ -238,17 +238,17 @@ _CONFLICTS_THAT_REFUSE = 2
 _LOCKED = "locked"
 
 
-class _IronicVersion:
+class _IronicVersion(Microversion):
     """The microversion that requests name: as it is wanted, and lowered to what the server offers when it says that it has less."""
 
     def __init__(self, *, has_shards: bool) -> None:
         self._has_shards = has_shards
         self._least = MINOR_OF_SHARDS if has_shards else MINOR_LEAST
-        self.minor = max(self._least, MINOR_WANTED)
+        self._speak(max(self._least, MINOR_WANTED))
 
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return {VERSION_HEADER: f"1.{self.minor}"}
+    def _speak(self, minor: int) -> None:
+        self.minor = minor
+        self.headers = {VERSION_HEADER: f"1.{minor}"}
 
     @property
     def fields(self) -> Sequence[str]:
@@ -266,7 +266,7 @@ class _IronicVersion:
                 f"{name} does not take version 1.{self.minor}: it offers {oldest or '?'} to {newest or '?'}, and "
                 f"1.{self._least} is needed{' for shards' if self._has_shards else ''}"
             )
-        self.minor = minor
+        self._speak(minor)
         return f"{name} takes no more than version 1.{minor}"
 
 

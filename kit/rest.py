@@ -19,13 +19,21 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import httpx
 import msgspec
 from msgspec import Struct
 
-from kit.errors import UNREADABLE, CredentialsRefused, TookTooLong, Transient, Unavailable, WrongAnswer
+from kit.errors import (
+    UNREADABLE,
+    CredentialsRefused,
+    TookTooLong,
+    Transient,
+    Unavailable,
+    VersionNotOffered,
+    WrongAnswer,
+)
 from kit.keystone import OPENSTACK, KeystoneRefused, KeystoneTokens, OpenStackSettings, Token, check_account
 from kit.login import CATALOGUE, ERRORS, RestAnswer, RestService, basic_of, has_user, tls_of
 from kit.parts import Pauses, Retrying
@@ -53,16 +61,19 @@ class RequestNotDone(Transient):
         self.error = error
 
 
-class Microversion(Protocol):
-    """How requests name the version of the API that they speak."""
+VERSION_HEADER = "OpenStack-API-Version"
 
-    @property
-    def headers(self) -> Mapping[str, str]: ...
+
+class Microversion:
+    """The version of an API that each request names. If the service does not take it, no other will do, unless a subclass says so."""
+
+    def __init__(self, service: str, version: str) -> None:
+        self.headers: Mapping[str, str] = {VERSION_HEADER: f"{service} {version}"}
+        self._version = version
 
     def refused(self, answer: RestAnswer, name: str) -> str:
-        """The service takes no such version. Take one that it does, and return why the request is sent again; or raise
-        VersionNotOffered.
-        """
+        """Returns why the request is sent again with another version; or raises VersionNotOffered."""
+        raise VersionNotOffered(f"{name} does not take version {self._version}: {answer.message}")
 
 
 class RestLimits(Struct, frozen=True, kw_only=True):

@@ -18,12 +18,12 @@ from bus.topology import Binding, Limits, Objects, Queue, QueueKind
 from bus.workers.consuming import InboxConsuming, consumer
 from bus.workers.sending import Link, pauses_of
 from engine.inventories import ConsumerId
-from kit.errors import Unavailable, VersionNotOffered, WrongAnswer
+from kit.errors import Unavailable, WrongAnswer
 from kit.keystone import OpenStackSettings
 from kit.login import NOT_FOUND, RestAnswer, RestService, marker_of
 from kit.metrics import Readings
 from kit.parts import PartGroup, Periodic, Supervised
-from kit.rest import RestClient, RestLimits
+from kit.rest import VERSION_HEADER, Microversion, RestClient, RestLimits
 from nova_bridge.cloud import (
     CellsRead,
     CloudAggregate,
@@ -71,7 +71,6 @@ NOVA_API = RestService(
     types=("compute",),
     version=r"/v2(\.1)?(/[^/]+)?",
 )
-VERSION_HEADER = "OpenStack-API-Version"
 VERSION, VERSION_OF_MIGRATIONS_BY_ID = "2.69", "2.58"
 _BY_ID = {VERSION_HEADER: f"compute {VERSION_OF_MIGRATIONS_BY_ID}"}
 
@@ -81,13 +80,6 @@ class IdsPage(Struct, frozen=True):
 
     ids: tuple[UUID, ...]
     is_partial: bool = False
-
-
-class _NovaVersion:
-    headers: Mapping[str, str] = {VERSION_HEADER: f"compute {VERSION}"}
-
-    def refused(self, answer: RestAnswer, name: str) -> str:
-        raise VersionNotOffered(f"{name} does not take version {VERSION}: {answer.message}")
 
 
 class NovaApi:
@@ -103,7 +95,9 @@ class NovaApi:
         limits: RestLimits | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._client = RestClient(NOVA_API, url, account, _NovaVersion(), limits=limits, transport=transport)
+        self._client = RestClient(
+            NOVA_API, url, account, Microversion("compute", VERSION), limits=limits, transport=transport
+        )
 
     @property
     def name(self) -> str:

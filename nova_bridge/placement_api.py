@@ -11,10 +11,9 @@ import msgspec
 from msgspec import Struct, field
 
 from engine.inventories import AggregateId, ConsumerId, ProviderId, ReportedInventory, ResourceAmount
-from kit.errors import VersionNotOffered
 from kit.keystone import OpenStackSettings
 from kit.login import NOT_FOUND, RestAnswer, RestService
-from kit.rest import RequestNotDone, RestClient, RestLimits
+from kit.rest import Microversion, RequestNotDone, RestClient, RestLimits
 
 T = TypeVar("T")
 
@@ -145,13 +144,6 @@ class _Errors(Struct):
     errors: list[_Error] = field(default_factory=list)
 
 
-class _PlacementVersion:
-    headers: Mapping[str, str] = {"OpenStack-API-Version": f"placement 1.{MINOR}"}
-
-    def refused(self, answer: RestAnswer, name: str) -> str:
-        raise VersionNotOffered(f"{name} does not take version 1.{MINOR}: {answer.message}")
-
-
 class PlacementApi:
     """`transport` is httpx's way to the servers, for tests. Raises BadSetting or ValueError if it cannot sign in like this."""
 
@@ -164,7 +156,12 @@ class PlacementApi:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._client = RestClient(
-            PLACEMENT_SERVICE, url, account, _PlacementVersion(), limits=limits, transport=transport
+            PLACEMENT_SERVICE,
+            url,
+            account,
+            Microversion("placement", f"1.{MINOR}"),
+            limits=limits,
+            transport=transport,
         )
 
     async def close(self) -> None:

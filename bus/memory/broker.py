@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
 from itertools import takewhile
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from bus.broker import Arrivals, Delivery, Receipt, require_prefetch
 from bus.definitions import ALL_RIGHTS, Rights
@@ -227,17 +227,6 @@ class MemoryConsuming:
 # A connection to the memory broker as one user: it checks the user's rights, and ends all its channels when it ends.
 
 
-class ConnectionListener(Protocol):
-    """Is told when a connection to the memory broker is blocked or lost.
-
-    The server of the Unix socket listens in this way, and tells the client's process.
-    """
-
-    def blocked_changed(self, why: str) -> None: ...
-
-    def lost(self, why: str) -> None: ...
-
-
 class MemoryConnection:
     def __init__(
         self,
@@ -245,13 +234,14 @@ class MemoryConnection:
         user: str,
         rights: Rights,
         ended: Callable[["MemoryConnection"], None],
-        listener: ConnectionListener | None = None,
     ) -> None:
         self._host = host
         self._user = user
         self._rights = rights
         self._ended = ended
-        self._listener = listener
+        # The server of the Unix socket tells these to the client's process.
+        self.on_blocked: Callable[[str], object] = lambda _: None
+        self.on_lost: Callable[[], object] = lambda: None
         self._wire = MemoryWire(host)
         self._consumings: dict[MemoryConsuming, None] = {}
         self._unblocked = asyncio.Event()
@@ -298,8 +288,7 @@ class MemoryConnection:
         if not self._host.blocked:
             self._wire.hear()
             self._unblocked.set()
-        if self._listener is not None:
-            self._listener.blocked_changed(self._host.blocked)
+        self.on_blocked(self._host.blocked)
 
     def let_go(self, why: str) -> list[tuple[MemoryQueue, list[QueuedParcel]]]:
         """End this connection, and return its unacknowledged parcels by queue. `take_back` requeues them."""
@@ -310,8 +299,7 @@ class MemoryConnection:
         held = [(consuming.queue, consuming.let_go(ConnectionLost(why))) for consuming in self._consumings]
         self._consumings.clear()
         self._ended(self)
-        if self._listener is not None:
-            self._listener.lost(why)
+        self.on_lost()
         return held
 
     def take_back(self, held: Iterable[tuple[MemoryQueue, list[QueuedParcel]]]) -> None:
@@ -413,13 +401,13 @@ class MemoryBroker:
     def as_user(self, user: str = "") -> "MemoryAccess":
         return MemoryAccess(self, user)
 
-    def connect(self, user: str, listener: ConnectionListener | None = None) -> MemoryConnection:
+    def connect(self, user: str) -> MemoryConnection:
         if self._stopped:
             raise ConnectionLost("the broker was stopped")
         rights = self.users.get(user, ALL_RIGHTS)
         if self.users and user and user not in self.users:
             raise AccessRefused(f"user {user!r} is unknown to this broker")
-        connection = MemoryConnection(self.host, user, rights, self._forget, listener)
+        connection = MemoryConnection(self.host, user, rights, self._forget)
         self._connections[connection] = None
         return connection
 

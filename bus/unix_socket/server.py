@@ -70,14 +70,6 @@ class Session:
         if self._connection is not None:
             self._connection.end(why)
 
-    # Called by its connection
-
-    def blocked_changed(self, why: str) -> None:
-        self._say(BlockedChanged(why))
-
-    def lost(self, _: str) -> None:
-        self._writer.close()
-
     # Requests
 
     async def _hear(self) -> None:
@@ -85,10 +77,12 @@ class Session:
         if hello is None or hello.operation != "hello":
             return
         try:
-            connection = self._connection = self._broker.connect(hello.arguments["user"], self)
+            connection = self._connection = self._broker.connect(hello.arguments["user"])
         except (Refusal, Interrupted) as problem:
             self._say(Failed(hello.id, type(problem).__name__, str(problem)))
             return
+        connection.on_blocked = lambda why: self._say(BlockedChanged(why))
+        connection.on_lost = self._writer.close
         self._say(RequestDone(hello.id, connection.blocked))
         while (request := await self._next()) is not None:
             await self._room.acquire()
