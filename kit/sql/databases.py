@@ -417,6 +417,15 @@ _DECODERS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 _NEW = re.compile(r"\bnew\.(\w+)")
 _json = msgspec.json.Encoder(uuid_format="hex").encode
 _number_of = attrgetter("int")
+# SQLite's words for PostgreSQL's. Its lists are JSON; it looks rows up by their keys without being told; and its writer has
+# the file for itself, so it needs no locks.
+_FOR_SQLITE = (
+    (r"= ANY ?\(\$1::text::\w+\[\]\)", "IN (SELECT value FROM json_each(?))"),
+    (r"= ANY ?\(ARRAY\[(.*?)\]\)", r"= \1"),
+    (r"FOR (NO KEY )?UPDATE", ""),
+    (r"\bjson_agg\b", "json_group_array"),
+    (r"::text\b", ""),
+)
 
 
 class RowColumns:
@@ -529,7 +538,7 @@ class RowColumns:
             on_postgresql,
             on_sqlite.replace("$", "?"),
             self._decoders(self._own),
-            _number_of if type_ == "uuid" else None,
+            _in_order(type_),
         )
 
     def delete_unlocked(self, key: str) -> "KeyStatement":
@@ -543,7 +552,7 @@ class RowColumns:
             f"DELETE FROM {table} WHERE {key} = ANY(ARRAY({unlocked})){returning}",
             f"DELETE FROM {table} WHERE {key} IN (SELECT value FROM json_each(?1)){returning}",
             self._decoders(self._own),
-            _number_of if type_ == "uuid" else None,
+            _in_order(type_),
         )
 
     def _writing(self, on_postgresql: str, on_sqlite: str, returning: Sequence[str]) -> "RowStatement":
@@ -617,7 +626,8 @@ class RowStatement(_Statement, frozen=True):
 class KeyStatement(_Statement, frozen=True):
     """A statement on the rows with certain keys. The values of shared columns follow the keys."""
 
-    order: Callable[[Any], int] | None
+    # The keys as PostgreSQL gets them.
+    encode: Callable[[Collection[Any]], Any]
 
     async def fetch(
         self,
@@ -629,8 +639,22 @@ class KeyStatement(_Statement, frozen=True):
         if not keys:
             return ()
         if isinstance(transaction, PostgresTransaction):
-            return await transaction.fetch(self.on_postgresql, *shared, sorted(keys, key=self.order))
+            return await transaction.fetch(self.on_postgresql, *shared, self.encode(keys))
         return self.decoded(await transaction.fetch(self.on_sqlite, *shared, _json([*keys]).decode()))
+
+
+def by_keys(on_postgresql: str, on_sqlite: str = "") -> KeyStatement:
+    """A statement whose only parameter are keys (`$1`, sent as a text), and whose rows come as the driver gives them. SQLite's words are
+    made of PostgreSQL's, if they are not given.
+    """
+    translated = on_postgresql
+    for theirs, ours in _FOR_SQLITE:
+        translated = re.sub(theirs, ours, translated)
+    return KeyStatement(on_postgresql, on_sqlite or translated, (), lambda keys: array_of([*keys]))
+
+
+def _in_order(type_: str) -> Callable[[Collection[Any]], list[Any]]:
+    return partial(sorted, key=_number_of if type_ == "uuid" else None)
 
 
 def _with(sql: str, parameters: Mapping[str, str]) -> str:

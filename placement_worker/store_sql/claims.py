@@ -22,7 +22,16 @@ from sqlalchemy import Connection
 from engine.inventories import CUSTOM, GroupId, ProviderId, ServerGroup
 from kit.clock import now
 from kit.errors import Bug, Transient
-from kit.sql import RowColumns, SqliteTransaction, Transaction, Values, driver_of, moment_text
+from kit.sql import (
+    KeyStatement,
+    RowColumns,
+    SqliteTransaction,
+    Transaction,
+    Values,
+    by_keys,
+    driver_of,
+    moment_text,
+)
 from placement_worker.core.ledger import ClaimChanges, ClaimKeys, GroupRow, Ledger, Quota
 from placement_worker.core.limits import HARD
 from placement_worker.store import AdminDecision, DecideAllocations
@@ -34,18 +43,15 @@ from placement_worker.store_sql.rows import (
     ClaimRows,
     ConsumerRecord,
     ConsumerRow,
-    Statement,
     UsageRow,
     classes_in,
     id_of,
-    portable,
-    rows_of,
     text_of,
 )
 from placement_worker.tables import consumers, holders, providers, quotas, resource_classes, server_groups
 
 _ROOT = "JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id])"
-_FIND_BY_NUMBER = portable(
+_FIND_BY_NUMBER = by_keys(
     """
 SELECT providers.id, providers.uuid, root.id, root.uuid
 FROM providers ROOT
@@ -63,9 +69,9 @@ ORDER BY providers.id + 0, stock.class_id
 """
 
 
-def _stocks(first: str, named: str, joined: str = "") -> Statement:
+def _stocks(first: str, named: str, joined: str = "") -> KeyStatement:
     """Read these providers: the first columns, and those of `StockRow` from the cell on."""
-    return portable(_STOCK.replace("FIRST", first).replace("JOINED", joined).replace("NAMED", named))
+    return by_keys(_STOCK.replace("FIRST", first).replace("JOINED", joined).replace("NAMED", named))
 
 
 # In the order of `FoundProvider`. The claims will need the inventories, too: they hold while `base` is the same after the lock.
@@ -83,10 +89,10 @@ _READ = (
     "SELECT id, root_id, base, generation, shape, used, consumers FROM providers"
     " WHERE id = ANY ($1::text::bigint[])"
 )
-READ_PROVIDERS = portable(_READ)
-LOCK_ROOTS = portable(_READ + " ORDER BY id + 0 FOR NO KEY UPDATE")
+READ_PROVIDERS = by_keys(_READ)
+LOCK_ROOTS = by_keys(_READ + " ORDER BY id + 0 FOR NO KEY UPDATE")
 
-_READ_MEMBERS = portable(
+_READ_MEMBERS = by_keys(
     "SELECT uuid, server_group, host FROM consumers WHERE server_group = ANY ($1::text::uuid[])"
 )
 
@@ -117,7 +123,7 @@ WHERE holders.provider_id = ANY (ARRAY[old.provider_id]) AND holders.consumer_id
 )
 
 # Of the projects that have a quota: most batches concern none.
-_PROJECTS_OF = portable("SELECT DISTINCT project_id FROM consumers WHERE uuid = ANY ($1::text::uuid[])")
+_PROJECTS_OF = by_keys("SELECT DISTINCT project_id FROM consumers WHERE uuid = ANY ($1::text::uuid[])")
 _WRITE_QUOTAS = RowColumns(quotas, "project_id", "used", free_texts=("project_id", "used")).update()
 
 AnyTransaction = TypeVar("AnyTransaction", bound=Transaction)
@@ -224,7 +230,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
 
     async def _find(self, locked: ClaimRows, providers: Collection[ProviderId]) -> int:
         """Look up internal ids, roots and inventories of these providers; returns how many of them exist."""
-        rows = await rows_of(self._transaction, FIND_BY_ID, providers)
+        rows = await FIND_BY_ID.fetch(self._transaction, providers)
         return locked.learn(rows, await self._names_in(classes_in(rows))) if rows else 0
 
     async def _names_in(self, classes: AbstractSet[int]) -> Mapping[int, str]:
@@ -234,11 +240,11 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
     async def _add_groups(self, locked: ClaimRows, known: Sequence[GroupRow]) -> None:
         """Add server groups that are locked, with their members: no consumer joins these groups until this transaction ends."""
         judged = [each.definition.id for each in known if each.definition.policy in HARD]
-        locked.add_groups(known, await rows_of(self._transaction, _READ_MEMBERS, judged))
+        locked.add_groups(known, await _READ_MEMBERS.fetch(self._transaction, judged))
 
     async def _add_consumers(self, locked: ClaimRows, rows: Sequence[ConsumerRow]) -> None:
         unknown = locked.add_consumers(rows)
-        self._providers.found(await rows_of(self._transaction, _FIND_BY_NUMBER, unknown))
+        self._providers.found(await _FIND_BY_NUMBER.fetch(self._transaction, unknown))
         await self._classes.naming(self._transaction, locked.held_classes())
         locked.find_held()
         await self._find(locked, locked.unknown_hosts())
@@ -255,7 +261,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
             if known.of(number).base != provider_rows[number][2]
         }
         if moved:
-            stocks = await rows_of(self._transaction, _READ_STOCKS, moved)
+            stocks = await _READ_STOCKS.fetch(self._transaction, moved)
             named = {row[2] for row in stocks if row[2] is not None}
             known.read(moved, stocks, await self._names_in(named))
         locked.add_providers([provider_rows[number] for number in numbers])
@@ -263,8 +269,8 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
     async def _lock_rows(self, numbers: Collection[int], roots: Collection[int]) -> list[UsageRow]:
         below = [number for number in numbers if number not in roots]
         return [
-            *(self._locked_roots or await rows_of(self._transaction, LOCK_ROOTS, sorted(roots))),
-            *await rows_of(self._transaction, READ_PROVIDERS, below),
+            *(self._locked_roots or await LOCK_ROOTS.fetch(self._transaction, sorted(roots))),
+            *await READ_PROVIDERS.fetch(self._transaction, below),
         ]
 
     async def _look_for_lost(self, locked: ClaimRows, provider_rows: Any, roots: AbstractSet[int]) -> None:
@@ -337,7 +343,7 @@ class ClaimQuotas:
             self._cache.known = self._known = await self._transaction.run(_known_projects)
         if not (limited := self._known.limited):
             return {}
-        rows = await rows_of(self._transaction, _PROJECTS_OF, keys.maybe_known())
+        rows = await _PROJECTS_OF.fetch(self._transaction, keys.maybe_known())
         self._locked = limited & (keys.projects() | {row[0] for row in rows})
         found = await LOCK_QUOTAS.fetch(self._transaction, self._locked)
         return {project: quota_of(project, limits, used) for project, limits, used in found}

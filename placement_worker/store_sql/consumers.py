@@ -13,7 +13,7 @@ from bus.messages.books import ConsumerState, TypeUsage
 from bus.messages.placement import MembersPage
 from engine.inventories import ConsumerId, GroupMember, ProviderId, QuotaState, ResourceAmount
 from kit.errors import Transient
-from kit.sql import RowColumns, Transaction, among
+from kit.sql import RowColumns, Transaction, among, by_keys
 from placement_worker.core.ledger import Quota, QuotaBook
 from placement_worker.core.limits import QuotaKeys, counted
 from placement_worker.settings import FEED_ENTRIES
@@ -23,12 +23,10 @@ from placement_worker.store_sql.names import CachedVocabulary, custom_of, existi
 from placement_worker.store_sql.rows import (
     NOTHING,
     Held,
-    Statement,
     decode_by_name,
     decode_held,
     id_of,
     kept_of,
-    rows_of,
     text_of,
 )
 from placement_worker.tables import (
@@ -43,7 +41,7 @@ from placement_worker.tables import (
 )
 
 # With a row for each provider that gives something. Nova's computes ask for this a dozen times for each instance that they get.
-_CONSUMER = Statement(
+_CONSUMER = by_keys(
     "SELECT kept.project_id, kept.user_id, kept.type, kept.generation, kept.attempt, kept.held, providers.id, providers.uuid,"
     " providers.generation"
     " FROM consumers AS kept CROSS JOIN LATERAL json_object_keys(kept.held::json) AS giver (id)"
@@ -60,7 +58,7 @@ _CONSUMER = Statement(
 async def holdings(
     transaction: Transaction, vocabulary: CachedVocabulary, which: ConsumerId
 ) -> Holdings | None:
-    rows = await rows_of(transaction, _CONSUMER, (which,))
+    rows = await _CONSUMER.fetch(transaction, (which,))
     if not rows:
         return None
     project, user, type_, generation, attempt, text, *_ = rows[0]

@@ -31,6 +31,7 @@ from kit.sql import (
     PostgresTransaction,
     SqliteDatabase,
     Transaction,
+    by_keys,
     driver_of,
     moment_text,
 )
@@ -41,7 +42,7 @@ from placement_worker.store_sql.names import (
     CachedVocabulary,
     VocabularyCache,
 )
-from placement_worker.store_sql.rows import decode_used, portable, rows_of
+from placement_worker.store_sql.rows import decode_used
 from placement_worker.store_sql.trees import read_states
 from placement_worker.tables import change_log, feed, providers
 
@@ -261,7 +262,7 @@ SELECT coalesce((SELECT forgotten FROM feed), ''), coalesce((SELECT max(position
 """
 
 # Only what claims change of providers: most of what the feed publishes, so it is as small as possible.
-_READ_USAGE = portable(
+_READ_USAGE = by_keys(
     "SELECT id, uuid, base, revision, generation, used, consumers FROM providers"
     " WHERE id = ANY ($1::text::bigint[]) ORDER BY id + 0"
 )
@@ -363,7 +364,7 @@ async def _unpublished(transaction: Transaction, vocabulary: CachedVocabulary, r
     """
     changed = set(read.entry.providers)
     providers = await read_states(transaction, vocabulary, changed)
-    rows = await rows_of(transaction, _READ_USAGE, set(read.entry.used) - changed)
+    rows = await _READ_USAGE.fetch(transaction, set(read.entry.used) - changed)
     ids = convert([row[1] for row in rows], list[UUID])
     return _joined_with(read, await _usage_of(transaction, vocabulary.classes, rows, ids), providers)
 

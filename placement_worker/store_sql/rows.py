@@ -8,7 +8,6 @@ Amounts by resource class are compact JSON in one column: the usage of a provide
 for each class, every claim would have to find and write several rows.
 """
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -17,7 +16,6 @@ import msgspec
 from msgspec import Struct
 
 from engine.inventories import ConsumerId, GroupId, InventoryState, ProviderId, ResourceAmount
-from kit.sql import PostgresTransaction, SqliteTransaction, Transaction, array_of
 from placement_worker.core.allocation_writes import new_consumer
 from placement_worker.core.claims import claimed_consumer
 from placement_worker.core.ledger import (
@@ -33,47 +31,6 @@ from placement_worker.core.ledger import (
     limits_in,
 )
 from placement_worker.store_sql.names import CachedNames
-
-# SQLite's words for PostgreSQL's. Its lists are JSON; it looks rows up by their keys without being told; and its writer has
-# the file for itself, so it needs no locks.
-_FOR_SQLITE = (
-    (r"= ANY ?\(\$1::text::\w+\[\]\)", "IN (SELECT value FROM json_each(?))"),
-    (r"= ANY ?\(ARRAY\[(.*?)\]\)", r"= \1"),
-    (r"FOR (NO KEY )?UPDATE", ""),
-    (r"\bjson_agg\b", "json_group_array"),
-    (r"::text\b", ""),
-)
-
-_encode = msgspec.json.Encoder(uuid_format="hex").encode
-
-
-class Statement(NamedTuple):
-    """One statement in PostgreSQL's SQL and in SQLite's.
-
-    Its parameter is a list of internal or public ids.
-    """
-
-    on_postgresql: str
-    on_sqlite: str
-
-
-def portable(on_postgresql: str) -> Statement:
-    on_sqlite = on_postgresql
-    for theirs, ours in _FOR_SQLITE:
-        on_sqlite = re.sub(theirs, ours, on_sqlite)
-    return Statement(on_postgresql, on_sqlite)
-
-
-async def rows_of(
-    transaction: Transaction, statement: Statement, values: Collection[int] | Collection[UUID]
-) -> Sequence[Any]:
-    """Run this statement with a list of values, and return its rows; no rows if the list is empty."""
-    if not values:
-        return ()
-    if isinstance(transaction, PostgresTransaction):
-        return await transaction.fetch(statement.on_postgresql, array_of([*values]))
-    assert isinstance(transaction, SqliteTransaction), "there are two databases"
-    return await transaction.fetch(statement.on_sqlite, _encode([*values]).decode())
 
 
 def id_of(found: UUID | str) -> UUID:
@@ -139,7 +96,7 @@ FoundRow = Sequence[Any]
 UsageRow = tuple[int, int, int, int, int, str, int]
 # Internal id, cell, and for each inventory (or NULLs, if there is none): class id, total, reserved, min_unit, max_unit,
 # step_size, allocation_ratio.
-StockRow = tuple[Any, ...]
+StockRow = Sequence[Any]
 NO_BASE = -1
 
 
@@ -262,7 +219,7 @@ class CachedProviders:
 # uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held, kept
 ConsumerRow = Sequence[Any]
 # consumer's uuid, group's uuid, host's uuid: text on SQLite
-MemberRow = tuple[UUID | str, UUID | str, UUID | str | None]
+MemberRow = Sequence[Any]
 # id, uuid, root's id, root's uuid, base, generation, shape, used, consumers; then as in a `StockRow`, from the cell on
 FoundProvider = Sequence[Any]
 # provider's id, consumer's id

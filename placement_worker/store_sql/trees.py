@@ -18,18 +18,15 @@ from bus.messages.placement import ProviderGone
 from engine.inventories import AggregateId, InventoryState, ProviderId, ProviderState
 from kit.clock import now
 from kit.errors import Transient
-from kit.sql import RowColumns, Transaction, Values, among, insert, is_duplicate
+from kit.sql import RowColumns, Transaction, Values, among, by_keys, insert, is_duplicate
 from placement_worker.core.forest import limit_values
 from placement_worker.core.ledger import Forest, ForestKeys, ProviderBook, TreeBook, TreeChanges
 from placement_worker.store_sql.names import CachedVocabulary, existing_names, revive
 from placement_worker.store_sql.rows import (
     NOTHING,
-    Statement,
     decode_used,
     encode_amounts,
     id_of,
-    portable,
-    rows_of,
 )
 from placement_worker.tables import (
     consumers,
@@ -62,10 +59,10 @@ LEFT JOIN providers AS parent ON parent.id = ANY (ARRAY[providers.parent_id])
 WHERE {} = ANY ($1::text::bigint[])
 ORDER BY providers.id + 0
 """
-_OF_TREES = portable(_READ.format("providers.root_id"))
-_OF_NUMBERS = portable(_READ.format("providers.id"))
+_OF_TREES = by_keys(_READ.format("providers.root_id"))
+_OF_NUMBERS = by_keys(_READ.format("providers.id"))
 
-_STOCKS = portable(
+_STOCKS = by_keys(
     "SELECT provider_id, class_id, total, reserved, min_unit, max_unit, step_size, allocation_ratio"
     " FROM inventories WHERE provider_id = ANY ($1::text::bigint[])"
 )
@@ -107,14 +104,14 @@ async def read_trees_of(
     transaction: Transaction, vocabulary: CachedVocabulary, roots: Collection[int]
 ) -> list[StoredProvider]:
     """All providers of the trees of these roots (internal ids), ordered by internal id."""
-    return await _read(transaction, vocabulary, await rows_of(transaction, _OF_TREES, roots))
+    return await _read(transaction, vocabulary, await _OF_TREES.fetch(transaction, roots))
 
 
 async def read_states(
     transaction: Transaction, vocabulary: CachedVocabulary, numbers: Collection[int]
 ) -> tuple[ProviderState, ...]:
     """States of the providers that still exist, in the form that messages have, ordered by internal id."""
-    stored = await _read(transaction, vocabulary, await rows_of(transaction, _OF_NUMBERS, numbers))
+    stored = await _read(transaction, vocabulary, await _OF_NUMBERS.fetch(transaction, numbers))
     return tuple([state_of(one, vocabulary) for one in stored])
 
 
@@ -182,7 +179,7 @@ async def _read(
 
     Afterwards the cache has the names of all their resource classes and traits.
     """
-    stocks = await rows_of(transaction, _STOCKS, [row[0] for row in rows])
+    stocks = await _STOCKS.fetch(transaction, [row[0] for row in rows])
     used = {row[0]: decode_used(row[13]) for row in rows}
     inventories: dict[int, dict[int, InventoryState]] = {number: {} for number in used}
     for number, class_id, *fields in stocks:
@@ -207,7 +204,7 @@ def _stored(row: Sequence[Any], inventories: Mapping[int, InventoryState]) -> St
 # Lock the trees that a batch names, then read them whole.
 
 # This statement only locks; later ones read the trees. It looks up the roots once, before it waits for any of them.
-_LOCK = Statement(
+_LOCK = by_keys(
     """
 SELECT id FROM providers
 WHERE id = ANY (ARRAY(SELECT root_id FROM providers WHERE uuid = ANY($1::text::uuid[]))) AND root_id = id
@@ -232,7 +229,7 @@ async def lock_trees(
     transaction: Transaction, vocabulary: CachedVocabulary, keys: ForestKeys
 ) -> tuple[Forest, LockedTrees]:
     """Lock the roots by one statement, then read their trees by later ones."""
-    roots = [row[0] for row in await rows_of(transaction, _LOCK, keys.trees)]
+    roots = [row[0] for row in await _LOCK.fetch(transaction, keys.trees)]
     stored = await read_trees_of(transaction, vocabulary, roots)
     locked = LockedTrees(tree_books(stored, vocabulary), {one.id: one for one in stored})
     # Names are unique, and a provider of a locked tree keeps its name: no other provider can take it.

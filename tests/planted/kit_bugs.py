@@ -369,7 +369,7 @@ def password_of_a_database_read_once(real: Any, url: Any) -> Any:
 @planted_by("rows are locked in the order in which a batch names them", KeyStatement, "fetch")
 def rows_locked_as_named(real: Any) -> Any:
     async def fetch(self: Any, transaction: Any, keys: Any, *shared: Any) -> Any:
-        if keys and isinstance(transaction, PostgresTransaction):
+        if keys and isinstance(transaction, PostgresTransaction) and "$1::text" not in self.on_postgresql:
             return await transaction.fetch(self.on_postgresql, *shared, [*keys])
         return await real(self, transaction, keys, *shared)
 
