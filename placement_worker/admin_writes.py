@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bus.message import Message
 from bus.messages.books import (
@@ -53,18 +53,12 @@ from bus.messages.books import (
 )
 from bus.messages.cloud import page_that_fits
 from bus.workers.consuming import Transactions
-from bus.workers.handlers import Answer, Bury, Handler, Handlers, Received, Said, answering
+from bus.workers.handlers import Answer, Bury, Handler, Handlers, Received, Said, Weighed, answering
 from engine.inventories import Vocabulary
 from kit.errors import Transient
 from kit.parts import Retrying
-from placement_worker.core.allocation_writes import (
-    allocation_keys_of,
-    decide_allocations,
-    decide_reshape,
-    forest_keys_of,
-    keys_of_allocation_writes,
-)
-from placement_worker.core.ledger import ForestKeys, Ledger, keys_of_shares
+from placement_worker.core.allocation_writes import decide_allocations, keys_of_allocation_writes
+from placement_worker.core.ledger import Forest, Ledger
 from placement_worker.core.limits import decide_quotas, keys_of_quotas
 from placement_worker.core.provider_writes import (
     decide_names,
@@ -72,9 +66,11 @@ from placement_worker.core.provider_writes import (
     keys_of_name_writes,
     keys_of_provider_writes,
 )
+from placement_worker.core.reshapes import ReshapeDecision, ReshapeKeys, decide_reshape, keys_of_reshape
 from placement_worker.store import AdminDecision
 from placement_worker.store_sql import PlacementStore, PlacementTransaction
 
+T = TypeVar("T")
 Verdicts = tuple[WriteVerdict, ...]
 WriteBatch = Callable[[PlacementTransaction, Sequence[Any], Vocabulary, datetime], Awaitable[Verdicts]]
 
@@ -124,39 +120,25 @@ async def write_quotas(
 async def write_reshapes(
     tx: PlacementTransaction, writes: Sequence[Reshape], vocabulary: Vocabulary, now: datetime
 ) -> Verdicts:
-    """Decide and write reshapes one after another in one transaction, which first takes the locks of all of them.
+    """Write a reshape: one in each transaction, since a second one would lock its consumers after the trees of the first."""
+    (write,) = writes
 
-    Otherwise the second reshape would lock its consumers after the first one has locked its trees, and the transaction
-    could deadlock with another writer.
-    """
-    if len(writes) > 1:
-        await lock_reshapes(tx, writes)
-    verdicts: list[WriteVerdict] = []
-    for reshape in writes:
-        ledger = await tx.lock_claims(allocation_keys_of(reshape))
-        forest = await tx.lock_trees(forest_keys_of(reshape))
-        decision = decide_reshape(ledger, forest, reshape, vocabulary, now)
-        await tx.write_trees(decision.trees)
-        await tx.write_claims(decision.claims)
-        verdicts.append(decision.verdict)
-    return tuple(verdicts)
+    def decide(ledger: Ledger, forest: Forest) -> ReshapeDecision[WriteVerdict]:
+        return decide_reshape(ledger, forest, write, vocabulary, now)
+
+    return (await reshape_by(tx, keys_of_reshape(write), decide),)
 
 
-async def lock_reshapes(tx: PlacementTransaction, reshapes: Sequence[Reshape]) -> None:
-    """Lock what these reshapes change.
-
-    First come the consumers and the providers that their allocations name, then the trees whose inventories change.
-    """
-    shares = [allocation_keys_of(reshape) for reshape in reshapes]
-    await tx.lock_claims(
-        keys_of_shares(
-            consumers=[one for keys in shares for one in keys.consumers],
-            providers=[one for keys in shares for one in keys.providers],
-            owned=[one for keys in shares for one in keys.owned],
-        )
-    )
-    trees = [one.provider for reshape in reshapes for one in reshape.inventories]
-    await tx.lock_trees(ForestKeys(trees=frozenset(trees)))
+async def reshape_by(
+    tx: PlacementTransaction, keys: ReshapeKeys, decide: Callable[[Ledger, Forest], ReshapeDecision[T]]
+) -> T:
+    """Decide a reshape on the rows of these keys, and write it."""
+    claims, trees = keys
+    ledger = await tx.lock_claims(claims)
+    decision = decide(ledger, await tx.lock_trees(trees))
+    await tx.write_trees(decision.trees)
+    await tx.write_claims(decision.claims)
+    return decision.verdict
 
 
 _OF_PROVIDERS: tuple[type[Message], ...] = (
@@ -349,7 +331,10 @@ def write_handlers(vocabulary: Vocabulary, clock: Callable[[], datetime]) -> Han
 
         return on_writes
 
-    handlers = {batch: by(batch) for batch in dict.fromkeys(WRITES.values())}
+    handlers: dict[WriteBatch, Handler | Weighed] = {
+        batch: by(batch) for batch in dict.fromkeys(WRITES.values())
+    }
+    handlers[write_reshapes] = Weighed(by(write_reshapes), lambda _: 1, 1)
     return {kind: handlers[batch] for kind, batch in WRITES.items()}
 
 

@@ -55,10 +55,9 @@ from bus.workers.set_aside import SET_ASIDE
 from engine.candidates.budget import SearchLimits
 from engine.inventories import ConsumerId, ProviderId, ProviderState, Vocabulary
 from engine.refusals import ClaimVerdict, NotAllowed, ShapeMoved
-from kit.errors import Bug
 from kit.metrics import Readings
 from kit.parts import Supervised, operational, wait_at_most
-from placement_worker.admin_writes import question_handlers, write_handlers
+from placement_worker.admin_writes import question_handlers, reshape_by, write_handlers
 from placement_worker.candidates import Searcher, candidate_handlers
 from placement_worker.core.allocation_writes import decide_mends, keys_of_mends
 from placement_worker.core.claims import (
@@ -67,18 +66,10 @@ from placement_worker.core.claims import (
     decide_together,
     keys_of_orders,
 )
-from placement_worker.core.host_reshapes import (
-    consumer_keys_of,
-    decide_final_report,
-    decide_growth,
-    decide_moves,
-    judge_reshape,
-    tree_keys_of,
-    unused,
-)
-from placement_worker.core.ledger import ClaimOrder, Sent
+from placement_worker.core.ledger import ClaimOrder, Forest, Ledger, Sent
 from placement_worker.core.owners import cells_leaving_tombstones, room_for_tombstones
 from placement_worker.core.reports import decide_reports, keys_of_reports
+from placement_worker.core.reshapes import ReshapeDecision, decide_host_reshape, keys_of_host_reshape
 from placement_worker.settings import FEED_PACE, FeedPace, PlacementSettings
 from placement_worker.store import Unpublished
 from placement_worker.store_sql import PlacementStore, PlacementTransaction
@@ -328,7 +319,7 @@ async def _books_page(store: PlacementStore, ask: AskBooks, now: datetime) -> Bo
 
 # Handlers of computes that bring a host into a new shape: what its tree is now, and the reshape itself.
 #
-# The rules are in placement_worker/core/host_reshapes.py.
+# The rules are in placement_worker/core/reshapes.py.
 
 HOLDERS_PER_PAGE = 500
 
@@ -376,28 +367,12 @@ async def answer_buried(asks: Sequence[Received[Message]], _: object) -> list[Sa
 async def reshape(
     tx: PlacementTransaction, sent: Sent[ReshapeHost], vocabulary: Vocabulary, now: datetime
 ) -> ReshapeVerdict:
-    """Judge a reshape, and write its steps if all of them are granted."""
-    order = sent.order
-    ledger = await tx.lock_claims(consumer_keys_of(order))
-    forest = await tx.lock_trees(tree_keys_of(order))
-    verdict = judge_reshape(ledger, forest, sent, vocabulary, now)
-    if not isinstance(verdict, ReportAccepted):
-        await tx.write_claims(unused(ledger))
-        return verdict
-    growth = decide_growth(forest, sent, vocabulary)
-    await tx.write_trees(growth.changes)
-    # The locks are held already. This reads the ids of new providers, and generations that have grown.
-    ledger = await tx.lock_claims(consumer_keys_of(order))
-    moves = decide_moves(ledger, order, now)
-    await tx.write_claims(moves.changes)
-    final = decide_final_report(await tx.lock_trees(tree_keys_of(order)), sent, vocabulary)
-    await tx.write_trees(final.changes)
-    (written,) = final.verdicts
-    if not (isinstance(moves.verdict, Done) and isinstance(written, ReportAccepted)):
-        raise Bug(
-            f"a reshape of {order.root} was judged {verdict!r}, and written as {moves.verdict!r}, {written!r}"
-        )
-    return structs.replace(written, shape_moved=True)
+    """Judge a reshape of a host, and write it if it is granted."""
+
+    def decide(ledger: Ledger, forest: Forest) -> ReshapeDecision[ReshapeVerdict]:
+        return decide_host_reshape(ledger, forest, sent, vocabulary, now)
+
+    return await reshape_by(tx, keys_of_host_reshape(sent.order), decide)
 
 
 async def _host_shape(store: PlacementStore, ask: Received[AskHostShape]) -> HostShapeFound:

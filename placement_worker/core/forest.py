@@ -37,6 +37,10 @@ class ForestDraft:
         root = self.root_of.get(provider)
         return None if root is None else self.trees[root]
 
+    def book_of(self, provider: ProviderId) -> ProviderBook:
+        """A provider that exists, as the batch has left it."""
+        return self.trees[self.root_of[provider]].providers[provider]
+
     def cell_of(self, provider: ProviderId) -> str:
         """The cell of the provider's tree; empty if it is in none, or unknown."""
         tree = self.trees.get(self.root_of.get(provider, provider))

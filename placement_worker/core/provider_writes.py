@@ -189,8 +189,7 @@ def _delete(draft: ForestDraft, book: ProviderBook) -> WriteVerdict:
 
 
 def _book(draft: ForestDraft, provider: ProviderId) -> ProviderBook | None:
-    tree = draft.tree_of(provider)
-    return tree.providers[provider] if tree else None
+    return draft.book_of(provider) if provider in draft.root_of else None
 
 
 def _name_taken(draft: ForestDraft, provider: ProviderId, name: str) -> NameTaken | None:

@@ -37,7 +37,7 @@ from placement_worker.core.ledger import (
 )
 
 # As long as Placement's API allows.
-_NAME_MAX = 200
+NAME_MAX = 200
 
 
 def keys_of_reports(reports: Sequence[ReportInventory]) -> ForestKeys:
@@ -62,11 +62,14 @@ def decide_reports(
 ) -> BatchDecision[ReportVerdict, TreeChanges]:
     """Judge each report on the forest as the earlier reports of the batch left it."""
     draft = ForestDraft(forest)
-    verdicts = tuple([_judge(draft, one, vocabulary) for one in reports])
+    verdicts = tuple([judge_report(draft, one, vocabulary) for one in reports])
     return BatchDecision(verdicts, draft.changes())
 
 
-def _judge(draft: ForestDraft, reported: Sent[ReportInventory], vocabulary: Vocabulary) -> ReportVerdict:
+def judge_report(
+    draft: ForestDraft, reported: Sent[ReportInventory], vocabulary: Vocabulary
+) -> ReportVerdict:
+    """Judge one report. If it is accepted, the draft changes."""
     report = reported.order
     tree = _found(draft, reported)
     refused = (
@@ -216,13 +219,17 @@ def _with_free_names(draft: ForestDraft, report: ReportInventory) -> ReportInven
     API knows no cells, and its names are unique: so the provider is called after its id, too, until the name is free.
     """
     providers = tuple(
-        structs.replace(one, name=f"{one.name[: _NAME_MAX - len(str(one.id)) - 1]}/{one.id}")
+        structs.replace(one, name=name_with_id(one.name, one.id))
         if (bearer := draft.owner_of_name.get(one.name, one.id)) != one.id
         and draft.cell_of(bearer) not in ("", report.cell)
         else one
         for one in report.providers
     )
     return report if providers == report.providers else structs.replace(report, providers=providers)
+
+
+def name_with_id(name: str, provider: ProviderId) -> str:
+    return f"{name[: NAME_MAX - len(str(provider)) - 1]}/{provider}"
 
 
 def _name_taken(

@@ -89,6 +89,7 @@ class PlacementTransaction:
         self, transaction: Transaction, claims: ClaimLocks[Any], vocabulary: CachedVocabulary
     ) -> None:
         self._transaction = transaction
+        self._claims = claims
         # Claims are written by each database's own statements: the class of `claims` says how.
         self.lock_claims = claims.lock
         """Lock all rows that a batch of orders, or of administrators' writes of allocations, needs, then read them."""
@@ -130,11 +131,12 @@ class PlacementTransaction:
 
     async def write_trees(self, changes: TreeChanges) -> None:
         """Write whole providers with their usage. `write_claims` in the same transaction must not write the usage of
-        these again.
+        these again; it may write what consumers hold of new ones.
         """
         if changes.trees:
-            changed, gone = await write_trees(self._transaction, self._vocabulary, changes, self._locked)
-            await log.append(self._transaction, log.LogEntry(providers=changed, gone=gone))
+            written = await write_trees(self._transaction, self._vocabulary, changes, self._locked)
+            self._claims.made(written.made)
+            await log.append(self._transaction, log.LogEntry(providers=written.changed, gone=written.gone))
 
     lock_names = runs(lock_names)
     """Lock these custom names of classes and traits, as far as they exist, then read which providers use them."""

@@ -173,6 +173,11 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         """
         return None
 
+    def made(self, providers: Mapping[ProviderId, int]) -> None:
+        """These providers have been inserted meanwhile, with these internal ids."""
+        if self._locked is not None:
+            self._locked.provider_ids.update((one.int, number) for one, number in providers.items())
+
     async def write(self, changes: ClaimChanges) -> None:
         locked = self._locked
         assert locked is not None, "claims are written only after they were locked"

@@ -313,33 +313,36 @@ _STOCK = RowColumns(inventories, *inventories.columns.keys()).update()
 
 async def write_trees(
     transaction: Transaction, vocabulary: CachedVocabulary, changes: TreeChanges, locked: LockedTrees
-) -> tuple[tuple[int, ...], tuple[ProviderGone, ...]]:
-    """Write what changed in these locked trees. Returns the internal ids of the changed providers, and the deleted ones."""
+) -> "WrittenTrees":
+    """Write what changed in these locked trees."""
     written = await transaction.run(_write, vocabulary, changes, locked)
     await _COUNT.change(transaction, written.counters)
     await _STOCK.change(transaction, written.stocks)
-    return written.changed, written.gone
+    return written
 
 
-class _Written(NamedTuple):
-    """What was written, and the rows that are left: new counters of stored providers, and new limits of stored inventories."""
+class WrittenTrees(NamedTuple):
+    """The internal ids of the changed providers, the deleted ones, and the new ones with their internal ids. Then the rows that are
+    written last: new counters of stored providers, and new limits of stored inventories.
+    """
 
     changed: tuple[int, ...]
     gone: tuple[ProviderGone, ...]
+    made: Mapping[ProviderId, int]
     counters: Sequence[Values]
     stocks: Sequence[Values]
 
 
 def _write(
     connection: Connection, vocabulary: CachedVocabulary, changes: TreeChanges, locked: LockedTrees
-) -> _Written:
+) -> WrittenTrees:
     try:
         gone = _remove(connection, changes.removed, locked)
         # A removed provider that is there again is a new one.
         stored = {one.id: one for one in locked.providers.values() if one.id not in changes.removed}
         books = _changed_books(changes)
-        ids = {one.id: one.number for one in stored.values()}
-        ids |= _number(connection, [provider for provider in books if provider not in ids])
+        made = _number(connection, [provider for provider in books if provider not in stored])
+        ids = {one.id: one.number for one in stored.values()} | made
         used_classes, used_traits = _classes_of(books.values()), _traits_of(books.values())
         vocabulary.classes.make(connection, used_classes)
         vocabulary.traits.make(connection, used_traits)
@@ -361,7 +364,7 @@ def _write(
             ) from error
         raise
     numbers = tuple(sorted(ids[provider] for provider in books))
-    return _Written(numbers, gone, _counters(changes, stored), stocks)
+    return WrittenTrees(numbers, gone, made, _counters(changes, stored), stocks)
 
 
 def _is_planted(tree: TreeBook, stored: Mapping[ProviderId, StoredProvider]) -> bool:

@@ -24,6 +24,7 @@ from placement_worker.core import (
     ledger,
     provider_writes,
     reports,
+    reshapes,
     swaps,
 )
 from placement_worker.core.forest import ForestDraft
@@ -148,10 +149,11 @@ planted_as("a part of a claim committed", world=ANY_CLOUD, harm="overbooked")(
 )
 
 
-# Each reshape of a batch locks its rows in turn, after the trees of the earlier ones are locked.
-@planted("trees locked before consumers", admin_writes, "lock_reshapes", world=ANY_CLOUD)
-async def trees_locked_before_consumers(_real: Any, _tx: Any, _reshapes: Any) -> None:
-    return
+# A reshape locks its consumers after its trees.
+@planted("trees locked before consumers", (admin_writes, handlers), "reshape_by", world=ANY_CLOUD)
+async def trees_locked_before_consumers(real: Any, tx: Any, keys: Any, decide: Any) -> Any:
+    await tx.lock_trees(keys[1])
+    return await real(tx, keys, decide)
 
 
 # A swap frees what the consumer held on the host that it leaves, and forgets what it held of a pool: usage and allocations agree, but the
@@ -396,7 +398,7 @@ planted_by(
 # The inventories move, even if the allocations are refused.
 @planted(
     "a reshape applied though its allocations are refused",
-    allocation_writes,
+    (allocation_writes, reshapes),
     "allocate",
     world=ANY_CLOUD,
     harm="overbooked",
@@ -408,7 +410,7 @@ def reshape_goes_on_when_refused(real: Any, *draft: Any) -> Any:
 
 # A claim committed between the reads of a reshape and its write loses its inventory.
 planted_by(
-    "an inventory in use removed by a reshape", allocation_writes, "_lost", world=ANY_CLOUD, harm="overbooked"
+    "an inventory in use removed by a reshape", reshapes, "lost_inventory", world=ANY_CLOUD, harm="overbooked"
 )(lambda _real: lambda *_: None)
 
 
@@ -465,14 +467,18 @@ planted_by("duplicate provider names accepted", provider_writes, "_name_taken")(
 
 # One consumer's row keeps the amounts of the old shape, although they are counted at the new providers.
 @planted(
-    "an allocation left behind by a reshape", handlers, "decide_moves", world="shapes", harm="overbooked"
+    "an allocation left behind by a reshape",
+    handlers,
+    "decide_host_reshape",
+    world="shapes",
+    harm="overbooked",
 )
 def allocation_left_behind(real: Any, *ledger: Any) -> Any:
     decision = real(*ledger)
-    changes = decision.changes
+    claims = decision.claims
     return structs.replace(
         decision,
-        changes=structs.replace(changes, held=changes.held[1:], consumers=changes.consumers[1:]),
+        claims=structs.replace(claims, held=claims.held[1:], consumers=claims.consumers[1:]),
     )
 
 

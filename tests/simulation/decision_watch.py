@@ -32,7 +32,7 @@ def watched_decisions(see: See, judged: Judged, answered: Callable[[object, obje
             for name in ("decide_provider_writes", "decide_allocations", "decide_names")
         ),
         (admin_writes, "decide_reshape", partial(_reshaped, judged)),
-        (handlers, "judge_reshape", partial(_host_reshaped, see)),
+        (handlers, "decide_host_reshape", partial(_host_reshaped, see)),
         (of_cells, "_apply", partial(_in_a_cell, see)),
         (handlers, "_claim_answered", partial(_judgement, see, answered)),
         *((building, "rows_or_rejection", partial(_asked, see)) for _ in range(2)),
@@ -73,9 +73,9 @@ def _reshaped(judged: Judged, real: Any, ledger: Any, forest: Any, reshape: Any,
 
 
 def _host_reshaped(see: See, real: Any, ledger: Any, forest: Any, sent: Any, *others: Any) -> Any:
-    verdict = real(ledger, forest, sent, *others)
-    see(RESHAPE, type(verdict).__name__)
-    return verdict
+    decision = real(ledger, forest, sent, *others)
+    see(RESHAPE, type(decision.verdict).__name__)
+    return decision
 
 
 async def _decided(see: See, real: Any, self: Any, rows: Any) -> Any:
