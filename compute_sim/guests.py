@@ -92,7 +92,7 @@ class GuestWatch(Supervised):
             for host, attempts in of_hosts.items():
                 running = [each for each in attempts if each.state is AttemptState.BUILT]
                 for stopped in self._fleet[host].stopped(running):
-                    if stopped.attempt.due_s is not None:
+                    if stopped.attempt.ends_s is not None:
                         must_wait = True
                     else:
                         told.append((stopped.attempt, stopped_by_itself(stopped.attempt, stopped.why, at_s)))
@@ -101,10 +101,10 @@ class GuestWatch(Supervised):
             each.key
             for attempts in of_hosts.values()
             for each in attempts
-            if each.due_s is not None and each.state in _BUSY
+            if each.ends_s is not None and each.state in _BUSY
         ]
         if busy:
-            self._store.due_again(busy, at_s)
+            self._store.end_again(busy, at_s)
         return must_wait
 
 

@@ -46,9 +46,9 @@ from compute_sim.core.attempts import (
     answered_again,
     answered_later,
     begun,
-    due,
     failed,
     key_of,
+    looked_at,
     next_step,
     refusal_of,
     source_key_of,
@@ -79,7 +79,7 @@ class _HostLoad(Struct):
 
 
 class ComputeStore:
-    """Keeps a compute's attempts in memory, and finds those whose next step is due.
+    """Keeps a compute's attempts in memory, and finds those whose work ends.
 
     No method waits for anything, and a batch saves once, at its end: so each transaction is atomic and isolated.
     """
@@ -87,12 +87,11 @@ class ComputeStore:
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self.clock_s = clock_s
         self._attempts: dict[AttemptKey, AttemptRecord] = {}
-        # A heap of due times. The number keeps entries with equal times in order, and keys from being compared.
-        self._due: list[tuple[float, int, AttemptKey]] = []
-        self._numbers = 0
-        self._taken: list[tuple[float, int, AttemptKey]] = []
-        # Attempts that are due at another time than their own, since their answer could not be sent then.
-        self._again: dict[AttemptKey, float] = {}
+        # When the work of each attempt ends, as far as is known, and so when it is asked for. And a heap of these moments, and of
+        # others that do not count any more.
+        self._ends: dict[AttemptKey, float] = {}
+        self._moments: list[tuple[float, AttemptKey]] = []
+        self._taken: list[tuple[float, AttemptKey]] = []
         self._over: deque[tuple[float, AttemptKey, AttemptState]] = deque()
         # By hosts as integers, as in the keys.
         self._loads: dict[int, _HostLoad] = {}
@@ -105,76 +104,69 @@ class ComputeStore:
         try:
             yield self
         except BaseException:
-            for entry in self._taken:
-                heapq.heappush(self._due, entry)
+            for moment in self._taken:
+                self._ends[moment[1]] = moment[0]
+                heapq.heappush(self._moments, moment)
             raise
         finally:
             self._taken.clear()
 
     def wake_with(self, sooner: Callable[[], None]) -> None:
-        """Set a function that is called when something is due earlier than before."""
+        """Set a function that is called when some work ends earlier than all other."""
         self._sooner = sooner
 
     async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, AttemptRecord]:
         """The known attempts with these keys."""
         return {key: known for key in keys if (known := self._attempts.get(key)) is not None}
 
-    async def due(self, at_s: float, limit: int) -> Sequence[AttemptRecord]:
-        """Attempts whose answers are due by now, the earliest first. This process does not get them again until they
-        are saved with another time or named by `due_again`. For its successor they are still due.
+    async def ending(self, at_s: float, limit: int) -> Sequence[AttemptRecord]:
+        """Attempts whose work ends by now, the earliest first. This process does not get them again until they are saved with another
+        time or named by `end_again`. For its successor they still end.
         """
         found: list[AttemptRecord] = []
-        while self._due and self._due[0][0] <= at_s and len(found) < limit:
-            entry = heapq.heappop(self._due)
-            attempt = self._attempts.get(entry[2])
-            if attempt is not None and self._is_due_at(attempt, entry[0]):
-                found.append(attempt)
-                self._taken.append(entry)
+        while len(found) < limit and (ends_s := self.next_end_s()) is not None and ends_s <= at_s:
+            moment = heapq.heappop(self._moments)
+            del self._ends[moment[1]]
+            found.append(self._attempts[moment[1]])
+            self._taken.append(moment)
         return found
 
     async def save(self, attempts: Iterable[AttemptRecord]) -> None:
-        first_s = self._due[0][0] if self._due else None
         for attempt in attempts:
             key = attempt.key
             known = self._attempts.get(key)
             if known is attempt:
                 continue
             self._attempts[key] = attempt
-            if known is None or known.due_s != attempt.due_s:
-                self._again.pop(key, None)
+            # With the same time as before it is known already, or taken.
+            if (known and known.ends_s) != attempt.ends_s:
+                self._set_end(key, attempt.ends_s)
             if known is None or known.state is not attempt.state:
                 self._count(key, attempt, known.state if known else None)
-            # With the same time as before it is in the heap already, or taken from it.
-            if attempt.due_s is not None and (known is None or known.due_s != attempt.due_s):
-                self._push(attempt.due_s, key)
-        if self._due and (first_s is None or self._due[0][0] < first_s):
-            self._sooner()
 
     async def remember(self, attempts: Iterable[AttemptRecord]) -> None:
-        """Keep the state of attempts that have ended, for this process only, until the broker confirms their answers.
+        """Keep the state of attempts whose work has ended, for this process only, until the broker confirms their answers.
 
-        A table still has them as due. So if this process dies before that, its successor finds them due, and answers again.
+        In a table their work still goes on. So if this process dies before that, its successor asks for it, and answers again.
         """
         await self.save(attempts)
 
-    def due_again(self, keys: Iterable[AttemptKey], at_s: float) -> None:
-        """The answers to these attempts could not be sent: make them due again at this time, if they have not changed."""
+    def end_again(self, keys: Iterable[AttemptKey], at_s: float) -> None:
+        """Ask for these attempts again at this time, unless they are answered: the answers could not be sent, for instance."""
         for key in keys:
             attempt = self._attempts.get(key)
-            if attempt is not None and attempt.due_s is not None:
-                self._again[key] = at_s
-                self._push(at_s, key)
-        self._sooner()
+            if attempt is not None and attempt.ends_s is not None:
+                self._set_end(key, at_s)
 
     async def of_hosts(self, hosts: Collection[ProviderId]) -> Mapping[ProviderId, Sequence[AttemptRecord]]:
-        """All attempts that these hosts still have, and those that are over but whose last answer is still due. Hosts without
+        """All attempts that these hosts still have, and those that are over but whose last answer is not sent. Hosts without
         any are left out.
         """
         # No index by host: this is read rarely, and then for many hosts.
         numbers = {host.int for host in hosts}
         found: dict[ProviderId, list[AttemptRecord]] = {}
         for key, each in self._attempts.items():
-            if key[0] in numbers and (not each.state.is_over or each.due_s is not None):
+            if key[0] in numbers and (not each.state.is_over or each.ends_s is not None):
                 found.setdefault(each.host, []).append(each)
         return found
 
@@ -185,22 +177,22 @@ class ComputeStore:
         """
         await self.save([after for before, after in pairs if self._attempts.get(before.key) is before])
 
-    async def next_due_s(self) -> float | None:
-        while self._due:
-            due_s, _, key = self._due[0]
-            attempt = self._attempts.get(key)
-            if attempt is not None and self._is_due_at(attempt, due_s):
-                return due_s
-            heapq.heappop(self._due)
+    def next_end_s(self) -> float | None:
+        while self._moments:
+            ends_s, key = self._moments[0]
+            if self._ends.get(key) == ends_s:
+                return ends_s
+            heapq.heappop(self._moments)
         return None
 
-    def _is_due_at(self, attempt: AttemptRecord, at_s: float) -> bool:
-        """Is the attempt still due at this time? If not, it was saved again, with another time or none."""
-        return attempt.due_s == at_s or self._again.get(attempt.key) == at_s
-
-    def _push(self, at_s: float, key: AttemptKey) -> None:
-        self._numbers += 1
-        heapq.heappush(self._due, (at_s, self._numbers, key))
+    def _set_end(self, key: AttemptKey, ends_s: float | None) -> None:
+        if ends_s is None:
+            self._ends.pop(key, None)
+            return
+        self._ends[key] = ends_s
+        heapq.heappush(self._moments, (ends_s, key))
+        if self._moments[0] == (ends_s, key):
+            self._sooner()
 
     async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
         """The `Load` of each of these hosts: its instances, and the builds that run or wait there."""
@@ -254,7 +246,7 @@ class ComputeStore:
             # Otherwise it was destroyed after it had failed, and is over since then.
             if known is not None and known.state is state:
                 del self._attempts[key]
-                self._again.pop(key, None)
+                self._ends.pop(key, None)
                 forgotten.append(key)
         return forgotten
 
@@ -461,8 +453,8 @@ def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:
                 if condition == WELL and isinstance(order, StopInstance | StartInstance | RespawnInstance):
                     said.append(Tell(refusal_of(before, order), item))
                 continue
-            if after.due_s is not None and after.due_s <= at_s:
-                after, answer = due(after, condition, driver.look_at(after, at_s), at_s)
+            if after.ends_s is not None and after.ends_s <= at_s:
+                after, answer = looked_at(after, condition, driver.look_at(after, at_s), at_s)
                 if answer is not None:
                     said.append(Tell(answer, item))
             slots.changed(before, after)
@@ -538,27 +530,27 @@ def _ordered(
     return answered_again(known, order, at_s, cause=item.id, trace=item.trace)
 
 
-# Ends attempts that are due, and sends their answers, many at once.
+# Looks at attempts whose work ends, and sends their answers, many at once.
 #
-# An attempt stays due until the broker has confirmed its answer. A process that is killed before leaves it due for its
+# The work of an attempt has not ended until the broker has confirmed its answer. A process that is killed before leaves it to its
 # successor, and a process that cannot send retries a little later. One timer serves all attempts; there is no task per
 # attempt.
 
 
-# How many attempts end at once: more would keep the process from everything else.
-DUE_AT_ONCE_MAX = 1000
+# How many attempts are looked at together: more would keep the process from everything else.
+ENDING_AT_ONCE_MAX = 1000
 # The number of batches of answers that may wait for their confirms.
 SAYING_MAX = 16
-# An ended attempt: while its answer is due, and after that was confirmed.
+# An attempt whose work has ended: until its answer is confirmed, and after that.
 Ended = tuple[AttemptRecord, AttemptRecord]
 
 
-def _step_of(
+def _look_at(
     attempt: AttemptRecord, driver: Driver, at_s: float
 ) -> tuple[AttemptRecord, Message | None] | Exception:
     """The attempt after this look at it, and its answer; or the bug that the look has met, of the driver perhaps."""
     try:
-        return due(attempt, driver.condition(at_s), driver.look_at(attempt, at_s), at_s)
+        return looked_at(attempt, driver.condition(at_s), driver.look_at(attempt, at_s), at_s)
     except Exception as bug:
         if operational(bug) is not None:
             raise
@@ -566,7 +558,7 @@ def _step_of(
 
 
 class Finisher:
-    """Ends attempts that are due and sends their answers, beside the worker that takes the orders."""
+    """Looks at attempts whose work ends, and sends their answers, beside the worker that takes the orders."""
 
     def __init__(
         self,
@@ -603,15 +595,15 @@ class Finisher:
             await self._finishing.run()
 
     async def _finish_until_told(self) -> None:
-        while not self._is_done(next_s := await self._store.next_due_s()):
+        while not self._is_done(next_s := self._store.next_end_s()):
             self._finishing.status.well()
             await self._until(next_s)
-            # If the broker accepts nothing, attempts stay due until it does.
+            # If the broker accepts nothing, nothing ends until it does.
             await self._saying.until_fewer_than(SAYING_MAX)
             await self._finish()
 
     async def stop(self) -> None:
-        """Stop, after sending the answers that are due soon."""
+        """Stop, after sending the answers of work that ends soon."""
         self._stop_by_s = self._fleet.clock_s() + self._pace.drain_s
         self._woken.set()
 
@@ -619,48 +611,54 @@ class Finisher:
         return self._stop_by_s is not None and (next_s is None or next_s > self._stop_by_s)
 
     async def _until(self, next_s: float | None) -> None:
-        """Wait until the time `next_s`, or until another attempt becomes due before it."""
+        """Wait until the time `next_s`, or until other work ends before it."""
         wait_s = None if next_s is None else max(0.0, next_s - self._fleet.clock_s())
         await wait_at_most(self._woken, wait_s)
         self._woken.clear()
 
     async def _finish(self) -> None:
         at_s = self._fleet.clock_s()
-        ended: list[Ended] = []
-        unheard: list[AttemptRecord] = []
-        answers: list[Outgoing] = []
-        asked: list[Ended] = []
-        busy: dict[AttemptKey, float] = {}
+        looks: list[tuple[AttemptRecord, AttemptRecord, Message | None]] = []
         bugs: dict[AttemptKey, Exception] = {}
         async with self._store.transaction() as tx:
             slots = BuildSlots(tx, self._fleet, self._builds_at_once_max)
-            for attempt in await tx.due(at_s, DUE_AT_ONCE_MAX):
+            for attempt in await tx.ending(at_s, ENDING_AT_ONCE_MAX):
                 driver = self._fleet.get(attempt.host)
                 if driver is None:
-                    # The host was not started again: its attempt stays due for a process that has the host.
+                    # The host was not started again: its attempt is left to a process that has the host.
                     continue
-                step = _step_of(attempt, driver, at_s)
-                if isinstance(step, Exception):
-                    bugs[attempt.key] = step
+                look = _look_at(attempt, driver, at_s)
+                if isinstance(look, Exception):
+                    bugs[attempt.key] = look
                     continue
-                after, answer = step
-                asked.append((attempt, after))
-                if answer is not None:
-                    ended.append((structs.replace(after, due_s=attempt.due_s), after))
-                    answers.append(Outgoing(answer, after.cause, after.trace))
-                elif after.due_s is not None and structs.replace(after, due_s=attempt.due_s) == attempt:
-                    # Only the time of the next look has changed, which a successor of this process does not need.
-                    busy[attempt.key] = after.due_s
-                else:
-                    unheard.append(after)
-                slots.changed(attempt, after)
+                looks.append((attempt, *look))
+                slots.changed(attempt, look[0])
             # Asked before anything is saved: the slots are those that the store knows, less what was counted here.
             begun = list(slots.begin_waiting({}, at_s))
+            ended = [
+                (structs.replace(after, ends_s=attempt.ends_s), after)
+                for attempt, after, answer in looks
+                if answer is not None
+            ]
+            # Only the time of the next look has changed, which a successor of this process does not need.
+            again = {
+                attempt.key: after.ends_s
+                for attempt, after, answer in looks
+                if answer is None
+                and after.ends_s is not None
+                and structs.replace(after, ends_s=attempt.ends_s) == attempt
+            }
+            unheard = [after for _, after, answer in looks if answer is None and after.key not in again]
             await tx.remember([before for before, _ in ended])
             await tx.save([*unheard, *begun])
-        await self._look_later(busy, bugs, at_s)
-        for before, after in asked:
+        again |= {key: at_s + await self._rows.met_bug(key, bug) for key, bug in bugs.items()}
+        for key, look_s in again.items():
+            self._store.end_again((key,), look_s)
+        for before, after, _ in looks:
             self._fleet.count_build(before, after)
+        answers = [
+            Outgoing(answer, after.cause, after.trace) for _, after, answer in looks if answer is not None
+        ]
         if answers:
             self._saying.start(self._say(ended, answers))
         if at_s - self._forgot_at_s > self._pace.over_kept_s / 10:
@@ -672,27 +670,20 @@ class Finisher:
         host, instance, attempt = map(int, row.strip("()").split(","))
         key, at_s = (host, instance, attempt), self._fleet.clock_s()
         for known in (await self._store.load((key,))).values():
-            if (driver := self._fleet.get(known.host)) is not None and known.due_s is not None:
-                due(known, driver.condition(at_s), driver.look_at(known, at_s), at_s)
-        self._store.due_again((key,), at_s)
-
-    async def _look_later(
-        self, busy: Mapping[AttemptKey, float], bugs: Mapping[AttemptKey, Exception], at_s: float
-    ) -> None:
-        rests = {key: at_s + await self._rows.met_bug(key, bug) for key, bug in bugs.items()}
-        for key, look_s in (*busy.items(), *rests.items()):
-            self._store.due_again((key,), look_s)
+            if (driver := self._fleet.get(known.host)) is not None and known.ends_s is not None:
+                looked_at(known, driver.condition(at_s), driver.look_at(known, at_s), at_s)
+        self._store.end_again((key,), at_s)
 
     async def _say(self, ended: Sequence[Ended], answers: Sequence[Outgoing]) -> None:
         """Send the answers, and only when they are confirmed, save that they were sent."""
         try:
             await self._publisher.send_all(answers)
             async with self._store.transaction() as tx:
-                # An attempt that got another order meanwhile has another answer due.
+                # An attempt that got another order meanwhile has another answer to send.
                 await tx.replace(ended)
         except Operational as problem:
             self._telling.failed(problem)
             again_s = self._fleet.clock_s() + self._pace.again_s
-            self._store.due_again([before.key for before, _ in ended], again_s)
+            self._store.end_again([before.key for before, _ in ended], again_s)
         else:
             self._telling.well()

@@ -40,17 +40,17 @@ class SqlComputeStore(ComputeStore):
         self._remembered: list[AttemptRecord] = []
 
     async def read(self) -> None:
-        """Read the table. Answers that were due later are due at once, since their time was measured by the clock of a process that
-        no longer runs.
+        """Read the table. Work that goes on is asked for at once, since its end was measured by the clock of a process that no longer
+        runs.
         """
         await super().save(
-            attempt if attempt.due_s is None else structs.replace(attempt, due_s=0.0)
+            attempt if attempt.ends_s is None else structs.replace(attempt, ends_s=0.0)
             for attempt in await read_once(self._database, _read, self._cell)
         )
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[ComputeStore]:
-        # If the table cannot be written, the memory's transaction keeps the attempts due.
+        # If the table cannot be written, the memory's transaction gives the attempts again.
         async with self._alone, super().transaction():
             self._saved, self._remembered = {}, []
             yield self
@@ -64,7 +64,7 @@ class SqlComputeStore(ComputeStore):
         self._saved |= {attempt.key: attempt for attempt in attempts}
 
     async def remember(self, attempts: Iterable[AttemptRecord]) -> None:
-        # In the table they stay due, which is what a successor of this process must find.
+        # In the table their work goes on, which is what a successor of this process must find.
         self._remembered += attempts
 
     async def forget(self, over_before_s: float) -> Sequence[AttemptKey]:

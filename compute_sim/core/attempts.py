@@ -43,7 +43,7 @@ If the host is silent by then, it lists what it has when it can send again (comp
 from enum import Enum
 from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from bus.message import Message
 from bus.messages.cell import (
@@ -128,7 +128,7 @@ class AttemptState(Enum):
 class AttemptRecord(Struct, frozen=True, gc=False):
     """An attempt on its host, as the store keeps it.
 
-    Its answer is due at `due_s`; None after the answer was sent. `cause` and `trace` are those of the order that will be
+    Its work ends at `ends_s`, and its answer is sent then; None after that. In the table it is `due_s`. `cause` and `trace` are those of the order that will be
     answered. `order` is kept while the attempt waits for its turn. `rank` is the `rank_of` the last order to stop, to start
     or to rebuild that was obeyed. `rebuild` is the number of the rebuild that the answer is about; 0 after the attempt was
     stopped or started. `image` names the image as which the stopped instance is saved; with a `failure`, it was not saved.
@@ -140,7 +140,7 @@ class AttemptRecord(Struct, frozen=True, gc=False):
     attempt: int
     state: AttemptState
     failure: str = ""
-    due_s: float | None = None
+    ends_s: float | None = field(default=None, name="due_s")
     cause: str = ""
     trace: str = ""
     order: BuildOrder | None = None
@@ -256,12 +256,12 @@ def _is_late(known: AttemptRecord, order: HostOrder) -> bool:
 
 
 def _is_being_destroyed(known: AttemptRecord, order: HostOrder) -> bool:
-    """Does the work of the same order to destroy go on, or is its answer due? An order that also forgets saved images is another one."""
+    """Does the work of the same order to destroy go on, or is it not answered? An order that also forgets saved images is another one."""
     if not isinstance(order, DestroyInstance) or known.state is not AttemptState.DESTROYED:
         return False
     begun_order = known.begun_order
     forgets = begun_order.saved_until if isinstance(begun_order, DestroyInstance) else 0
-    return known.due_s is not None and order.saved_until in (0, forgets)
+    return known.ends_s is not None and order.saved_until in (0, forgets)
 
 
 def _is_saved(known: AttemptRecord | None, order: StopInstance) -> bool:
@@ -281,7 +281,7 @@ def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: 
         attempt=order.attempt,
         state=state,
         failure="" if state is AttemptState.DESTROYED else work.failure,
-        due_s=at_s + work.left_ms / 1000,
+        ends_s=at_s + work.left_ms / 1000,
         cause=cause,
         trace=trace,
         rank=rank_of(order),
@@ -311,7 +311,7 @@ def failed(
 def waiting(order: BuildOrder, *, cause: str = "", trace: str = "") -> AttemptRecord:
     """The record of an attempt that waits for its turn: its host has as many builds as it may have at once."""
     building = begun(order, Work(), 0.0, cause=cause, trace=trace)
-    return structs.replace(building, state=AttemptState.WAITING, due_s=None, order=order)
+    return structs.replace(building, state=AttemptState.WAITING, ends_s=None, order=order)
 
 
 def answered_later(known: AttemptRecord, order: HostOrder) -> AttemptRecord:
@@ -327,7 +327,7 @@ def answered_later(known: AttemptRecord, order: HostOrder) -> AttemptRecord:
 def answered_again(
     known: AttemptRecord, order: HostOrder, at_s: float, *, cause: str = "", trace: str = ""
 ) -> AttemptRecord:
-    """The attempt after an order that changes nothing on the host: its answer is due again, at once.
+    """The attempt after an order that changes nothing on the host: its answer is sent again, at once.
 
     If the order to stop or to start is later than a rebuild, the answer is no longer about that rebuild.
     """
@@ -338,7 +338,7 @@ def answered_again(
         known,
         failure=known.failure if stays else "",
         image="" if known.failure else known.image,
-        due_s=at_s,
+        ends_s=at_s,
         cause=cause,
         trace=trace,
         rank=max(known.rank, rank),
@@ -351,7 +351,7 @@ def stopped_by_itself(known: AttemptRecord, why: str, at_s: float) -> AttemptRec
     """The record of a built attempt whose guest has stopped without an order. That is told at once."""
     # What failed before, a stop or a rebuild, is answered.
     return structs.replace(
-        known, state=AttemptState.STOPPED, failure="", due_s=at_s, rebuild=0, by_itself=why, cause=""
+        known, state=AttemptState.STOPPED, failure="", ends_s=at_s, rebuild=0, by_itself=why, cause=""
     )
 
 
@@ -392,10 +392,10 @@ def _why_refused(known: AttemptRecord | None, order: HostOrder) -> str:
             return "it does not run yet"
 
 
-def due(
+def looked_at(
     attempt: AttemptRecord, condition: Condition, work: Work, at_s: float
 ) -> tuple[AttemptRecord, Message | None]:
-    """A due attempt after its driver has told how far the `work` is, and the host's answer, if there is one now.
+    """An attempt after its driver has told how far the `work` is, and the host's answer, if there is one now.
 
     There is no answer while the work goes on. A silent host gives no answer, or gives it later; a dead host loses the
     attempt.
@@ -403,15 +403,15 @@ def due(
     if condition is not WELL and isinstance(condition, Dead):
         # It was lost with its host.
         lost = structs.replace(
-            attempt, state=AttemptState.DESTROYED, failure="", due_s=None, begun_order=None
+            attempt, state=AttemptState.DESTROYED, failure="", ends_s=None, begun_order=None
         )
         return lost, None
     if work.left_ms:
-        return structs.replace(attempt, due_s=at_s + work.left_ms / 1000), None
+        return structs.replace(attempt, ends_s=at_s + work.left_ms / 1000), None
     state, failure = _ended(attempt, work)
     silent = condition if condition is not WELL and isinstance(condition, Silent) else None
-    due_s = silent.until_s if silent else None
-    after = structs.replace(attempt, state=state, failure=failure, due_s=due_s, begun_order=None)
+    ends_s = silent.until_s if silent else None
+    after = structs.replace(attempt, state=state, failure=failure, ends_s=ends_s, begun_order=None)
     return after, None if silent else answer_of(after)
 
 

@@ -233,7 +233,7 @@ class LibvirtDriver:
             raise NoConsole(f"its console cannot be read: {in_words(failed)}") from failed
 
     def has(self, cell: str) -> list[AttemptRecord]:
-        """All attempts that the host has something of, by their folders and their domains. Work that has not ended is due."""
+        """All attempts that the host has something of, by their folders and their domains. Work that has not ended is asked for at once."""
         folders = [(each.instance, each.attempt) for each in self._folders]
         return [self._record_of(cell, *each) for each in sorted({*folders, *self.view.ours()})]
 

@@ -33,9 +33,9 @@ from compute_sim.core.attempts import (
     Work,
     answered_again,
     begun,
-    due,
     failed,
     key_of,
+    looked_at,
     next_step,
     refusal_of,
     source_key_of,
@@ -190,7 +190,7 @@ class ExpectedAttempts:
         if next_step(known, order) == "refused":
             assert isinstance(order, StopInstance | StartInstance | RespawnInstance)
             return _answer(refusal_of(known, order))
-        after, message = due(self._after(known, order), WELL, Work(), 0.0)
+        after, message = looked_at(self._after(known, order), WELL, Work(), 0.0)
         self._records[after.key] = after
         return _answer(message)
 

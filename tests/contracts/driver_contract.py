@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 
 from msgspec import structs
 
-from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, begun, due
+from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, HostOrder, begun, looked_at
 from compute_sim.core.trees import ProviderTree, TreeProvider, flaw_of
 from compute_sim.drivers import Driver
 from engine.flavors import Flavor
@@ -111,8 +111,8 @@ def _breaches_at_work(
             result = AttemptState.STOPPED
         for _ in range(LOOKS_MAX):
             proceed()
-            at_s = max(at_s, attempt.due_s or 0.0)
-            attempt, answer = due(attempt, WELL, driver.look_at(attempt, at_s), at_s)
+            at_s = max(at_s, attempt.ends_s or 0.0)
+            attempt, answer = looked_at(attempt, WELL, driver.look_at(attempt, at_s), at_s)
             if answer is not None:
                 yield from _breaches_after_its_end(driver, attempt, at_s, work)
                 break

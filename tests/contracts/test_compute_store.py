@@ -36,10 +36,10 @@ async def store(again: Again) -> SqlComputeStore:
 
 
 def an_attempt(
-    number: int, state: AttemptState = AttemptState.BUILDING, due_s: float | None = None, cell: str = "c1"
+    number: int, state: AttemptState = AttemptState.BUILDING, ends_s: float | None = None, cell: str = "c1"
 ) -> AttemptRecord:
     return AttemptRecord(
-        cell=cell, host=HOST, instance=ConsumerId(UUID(int=number)), attempt=1, state=state, due_s=due_s
+        cell=cell, host=HOST, instance=ConsumerId(UUID(int=number)), attempt=1, state=state, ends_s=ends_s
     )
 
 
@@ -56,68 +56,68 @@ async def test_an_attempt_is_due_once_however_often_it_was_saved_and_again_if_it
 ) -> None:
     woken: list[bool] = []
     store.wake_with(lambda: woken.append(True))
-    attempt = an_attempt(1, AttemptState.BUILT, due_s=5.0)
+    attempt = an_attempt(1, AttemptState.BUILT, ends_s=5.0)
     asked_again = structs.replace(attempt, cause="asked again")
     await save(store, attempt)
     await save(store, asked_again)
-    assert await store.next_due_s() == 5.0
+    assert store.next_end_s() == 5.0
 
     async with undone(store.transaction()) as tx:
-        assert len(await tx.due(5.0, 10)) == 1
+        assert len(await tx.ending(5.0, 10)) == 1
     async with store.transaction() as tx:
-        assert await tx.due(4.9, 10) == []
-        assert await tx.due(5.0, 10) == [asked_again]
-        await tx.save([structs.replace(asked_again, due_s=None)])
+        assert await tx.ending(4.9, 10) == []
+        assert await tx.ending(5.0, 10) == [asked_again]
+        await tx.save([structs.replace(asked_again, ends_s=None)])
 
-    assert await store.next_due_s() is None
+    assert store.next_end_s() is None
     assert woken == [True]
 
 
 async def test_an_attempt_that_was_taken_is_due_again_only_when_it_could_not_be_said(
     store: SqlComputeStore,
 ) -> None:
-    building = an_attempt(1, due_s=5.0)
+    building = an_attempt(1, ends_s=5.0)
     built = structs.replace(building, state=AttemptState.BUILT)
     await save(store, building)
     async with store.transaction() as tx:
-        assert await tx.due(5.0, 10) == [building]
+        assert await tx.ending(5.0, 10) == [building]
         await tx.remember([built])
 
     # It counts as built, and is not handed out twice while its answer is on its way.
     assert await known(store, building) == {built}
     assert await store.loads([HOST]) == {HOST: Load(instances=1, io_ops=0)}
-    assert await store.next_due_s() is None
+    assert store.next_end_s() is None
 
     woken: list[bool] = []
     store.wake_with(lambda: woken.append(True))
-    store.due_again([built.key, an_attempt(9).key], 7.0)
-    assert (await store.next_due_s(), woken) == (7.0, [True])
+    store.end_again([built.key, an_attempt(9).key], 7.0)
+    assert (store.next_end_s(), woken) == (7.0, [True])
     async with store.transaction() as tx:
-        assert await tx.due(6.9, 10) == []
-        assert await tx.due(7.0, 10) == [built]
-        await tx.save([structs.replace(built, due_s=None)])
-    store.due_again([built.key], 8.0)
-    assert await store.next_due_s() is None
+        assert await tx.ending(6.9, 10) == []
+        assert await tx.ending(7.0, 10) == [built]
+        await tx.save([structs.replace(built, ends_s=None)])
+    store.end_again([built.key], 8.0)
+    assert store.next_end_s() is None
 
 
 async def test_what_was_not_confirmed_is_due_in_the_process_after(again: Again) -> None:
     before = await again("c1")
-    building = an_attempt(1, due_s=5.0)
+    building = an_attempt(1, ends_s=5.0)
     await save(before, building)
     async with before.transaction() as tx:
-        await tx.due(5.0, 10)
+        await tx.ending(5.0, 10)
         await tx.remember([structs.replace(building, state=AttemptState.BUILT)])
 
     after = await again("c1")
 
-    assert await known(after, building) == {structs.replace(building, due_s=0.0)}
-    assert await after.next_due_s() == 0.0
+    assert await known(after, building) == {structs.replace(building, ends_s=0.0)}
+    assert after.next_end_s() == 0.0
 
 
 async def test_hosts_have_what_they_had_after_a_restart(again: Again, clock: Clock[float]) -> None:
     before = await again("c1")
     clock.now = 1000.0
-    built, building = an_attempt(1, AttemptState.BUILT), an_attempt(2, due_s=1003.0)
+    built, building = an_attempt(1, AttemptState.BUILT), an_attempt(2, ends_s=1003.0)
     gone = an_attempt(3, AttemptState.FAILED)
     await save(before, built, building, gone)
     await save(before, structs.replace(built, cause="asked again"))
@@ -130,9 +130,9 @@ async def test_hosts_have_what_they_had_after_a_restart(again: Again, clock: Clo
     assert await known(after, built, building, gone) == {
         structs.replace(built, cause="asked again"),
         # Its deadline was of the process that is gone.
-        structs.replace(building, due_s=0.0),
+        structs.replace(building, ends_s=0.0),
     }
-    assert await after.next_due_s() == 0.0
+    assert after.next_end_s() == 0.0
     assert await after.loads([HOST]) == {HOST: Load(instances=2, io_ops=1)}
 
 
@@ -144,7 +144,7 @@ async def test_attempts_that_wait_are_in_progress_and_come_in_their_order(store:
     async with store.transaction() as tx:
         assert (tx.building(HOST), tx.waiting(HOST)) == (1, [first, second])
     assert await store.loads([HOST]) == {HOST: Load(instances=3, io_ops=3)}
-    assert await store.next_due_s() is None
+    assert store.next_end_s() is None
 
     begun = structs.replace(first, state=AttemptState.BUILDING, order=None)
     await save(store, begun, structs.replace(building, state=AttemptState.FAILED))

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from bus.messages.cell import DestroyInstance, ReceiveInstance, RespawnInstance, SpawnInstance, StopInstance
-from compute_sim.core.attempts import WELL, AttemptRecord, HostOrder, Work, begun, due
+from compute_sim.core.attempts import WELL, AttemptRecord, HostOrder, Work, begun, looked_at
 from compute_sim.libvirt.driver import LibvirtDriver
 from compute_sim.libvirt.images import CachedImages
 from compute_sim.libvirt.settings import LibvirtRules
@@ -88,7 +88,7 @@ class Host:
         """The attempt of an instance that runs."""
         attempt = self.begun(self.spawn())
         assert self.end_of_attempt(attempt) == ""
-        return due(attempt, WELL, self.driver.look_at(attempt, 0.0), 0.0)[0]
+        return looked_at(attempt, WELL, self.driver.look_at(attempt, 0.0), 0.0)[0]
 
     def libvirt(self) -> Any:
         """A connection to libvirt for as long as a `with` has it."""

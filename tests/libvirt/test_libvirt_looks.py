@@ -19,7 +19,7 @@ from compute_sim.core.attempts import (
     AttemptState,
     Silent,
     Work,
-    due,
+    looked_at,
     stopped_by_itself,
 )
 from compute_sim.handlers import ComputeStore
@@ -67,8 +67,8 @@ def test_a_host_whose_folder_is_away_is_silent_and_sees_its_guests_when_it_is_ba
     silent = host.driver.condition(1.0 + AWAY_S)
     assert isinstance(silent, Silent)
     # What is to be told now is not lost: it is told when the host is back.
-    later, said = due(stopped_by_itself(web, "killed", 0.0), silent, Work(), 2.0)
-    assert (said, later.due_s is None) == (None, False)
+    later, said = looked_at(stopped_by_itself(web, "killed", 0.0), silent, Work(), 2.0)
+    assert (said, later.ends_s is None) == (None, False)
 
     with host.libvirt() as connection:
         connection.lookupByName(host.domains[0]).destroy()

@@ -30,7 +30,7 @@ from compute_sim.store_sql import SqlComputeStore
 from tests.planted.replacing import planted, planted_as, planted_by, replaced
 
 # An answer that the broker did not take is not due again.
-planted_by("an answer of a host that cannot be sent is lost", ComputeStore, "due_again", harm="lost")(
+planted_by("an answer of a host that cannot be sent is lost", ComputeStore, "end_again", harm="lost")(
     lambda _real: lambda _self, _keys, _at_s: None
 )
 
@@ -139,7 +139,7 @@ planted_by("an image that was saved is not told again", (attempts, handlers), "a
 async def answers_lost_by_a_restart(real: Any, self: Any) -> None:
     await real(self)
     known = [*self._attempts.values()]
-    await ComputeStore.save(self, [structs.replace(each, due_s=None) for each in known])
+    await ComputeStore.save(self, [structs.replace(each, ends_s=None) for each in known])
 
 
 # What is forgotten in memory stays in the table.

@@ -109,7 +109,7 @@ def forgotten_attempts_back(_real: Any) -> Any:
 # A simulated compute that is killed while its answer is under way never gives it again.
 @planted("an answer lost by a compute that is killed", SqlComputeStore, "remember", harm="lost")
 async def answer_under_way_counts_as_given(_real: Any, self: Any, attempts: Any) -> None:
-    await self.save([structs.replace(each, due_s=None) for each in attempts])
+    await self.save([structs.replace(each, ends_s=None) for each in attempts])
 
 
 # A daemon whose lease is over believes that it goes on.

@@ -219,7 +219,7 @@ CASES = {
     ),
     # All hosts of a cell have one compute: the attempt ends by its time.
     "an attempt that is due, one compute": Case(
-        SOON, compute_handlers, "due", is_first, letter="row.failed", why=""
+        SOON, compute_handlers, "looked_at", is_first, letter="row.failed", why=""
     ),
     "an attempt that begins, one compute": Case(
         SOON, compute_handlers, "begun", is_first, letter="spawn", why=""

@@ -313,13 +313,13 @@ async def _a_compute(setup: ComputeSetup, environment: Mapping[str, str]) -> Asy
 
 
 class CountedStore(ComputeStore):
-    """Counts how many attempts were found due, and how many were saved."""
+    """Counts how many attempts were looked at, and how many were saved."""
 
     looks = 0
     saves = 0
 
-    async def due(self, at_s: float, limit: int) -> Sequence[AttemptRecord]:
-        found = await super().due(at_s, limit)
+    async def ending(self, at_s: float, limit: int) -> Sequence[AttemptRecord]:
+        found = await super().ending(at_s, limit)
         self.looks += len(found)
         return found
 

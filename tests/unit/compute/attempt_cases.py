@@ -24,7 +24,7 @@ from compute_sim.core.attempts import (
     answered_again,
     answered_later,
     begun,
-    due,
+    looked_at,
     next_step,
     refusal_of,
     stopped_by_itself,
@@ -76,8 +76,8 @@ class Attempts:
         if isinstance(step, Work | Condition):
             assert self.known is not None
             condition, work = (WELL, step) if isinstance(step, Work) else (step, DONE)
-            self.known, answer = due(self.known, condition, work, 50.0)
-            until = f" until {self.known.due_s:g}" if self.known.due_s is not None else ""
+            self.known, answer = looked_at(self.known, condition, work, 50.0)
+            until = f" until {self.known.ends_s:g}" if self.known.ends_s is not None else ""
             return f"{self.known.state.value}{until}: {said(answer)}"
         if isinstance(step, str):
             assert self.known is not None

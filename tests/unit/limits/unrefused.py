@@ -165,7 +165,7 @@ WHY: Mapping[str, Limits] = {
         "bus/rabbit/connection.py": ["WRITES_MAX"],
         "bus/settings.py": ["BATCHES_UNSAID_MAX", "BATCH_ITEMS_MAX", "PARCEL_BYTES_MAX", "PARCEL_ITEMS_MAX"],
         "cell_conductor/handlers.py": ["BACKGROUND_MAX", "DUE_ROWS_MAX"],
-        "compute_sim/handlers.py": ["DUE_AT_ONCE_MAX", "SAYING_MAX"],
+        "compute_sim/handlers.py": ["ENDING_AT_ONCE_MAX", "SAYING_MAX"],
         "compute_sim/reporting.py": ["REPORTS_AT_ONCE_MAX"],
         "ironic_sync/reporting.py": ["BATCHES_MAX"],
         "ironic_sync/sweeping.py": ["SINGLE_READS_MAX"],
