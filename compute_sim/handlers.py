@@ -52,6 +52,7 @@ from compute_sim.core.attempts import (
     next_step,
     refusal_of,
     source_key_of,
+    stopped_by_itself,
     waiting,
     why_not_received,
 )
@@ -530,7 +531,9 @@ def _ordered(
     return answered_again(known, order, at_s, cause=item.id, trace=item.trace)
 
 
-# Looks at attempts whose work ends, and sends their answers, many at once.
+# Looks at attempts whose work ends, and sends their answers, many at once. A driver may say that something has changed on its host,
+# before the time that it named: work has ended, or a guest has stopped. Drivers may lose an event, so they also look at their hosts
+# regularly, and say so whenever what they see differs from before.
 #
 # The work of an attempt has not ended until the broker has confirmed its answer. A process that is killed before leaves it to its
 # successor, and a process that cannot send retries a little later. One timer serves all attempts; there is no task per
@@ -541,6 +544,16 @@ def _ordered(
 ENDING_AT_ONCE_MAX = 1000
 # The number of batches of answers that may wait for their confirms.
 SAYING_MAX = 16
+_BUSY = frozenset(
+    {
+        AttemptState.BUILDING,
+        AttemptState.RECEIVING,
+        AttemptState.STOPPING,
+        AttemptState.STARTING,
+        AttemptState.REBUILDING,
+        AttemptState.DESTROYED,
+    }
+)
 # An attempt whose work has ended: until its answer is confirmed, and after that.
 Ended = tuple[AttemptRecord, AttemptRecord]
 
@@ -587,7 +600,11 @@ class Finisher:
         self._stop_by_s: float | None = None
         self._saying = Background()
         self._forgot_at_s = 0.0
+        # The hosts on which something has changed.
+        self._changed: dict[ProviderId, None] = {}
         store.wake_with(self._woken.set)
+        for host in fleet:
+            fleet[host].wake_with(self._wake)
 
     async def run(self) -> None:
         # Waits for answers that are being sent; a bug in sending ends the part.
@@ -601,6 +618,31 @@ class Finisher:
             # If the broker accepts nothing, nothing ends until it does.
             await self._saying.until_fewer_than(SAYING_MAX)
             await self._finish()
+            if self._changed:
+                await self._look_at_hosts()
+
+    def _wake(self, host: ProviderId) -> None:
+        self._changed[host] = None
+        self._woken.set()
+
+    async def _look_at_hosts(self) -> None:
+        """Have the work on changed hosts end now, and tell of guests that have stopped there."""
+        at_s = self._fleet.clock_s()
+        hosts, self._changed = self._changed, {}
+        told: list[tuple[AttemptRecord, AttemptRecord]] = []
+        # Within a transaction, all attempts are saved whose work has begun.
+        async with self._store.transaction() as tx:
+            for host, attempts in (await tx.of_hosts(hosts)).items():
+                busy = [each.key for each in attempts if each.ends_s is not None and each.state in _BUSY]
+                tx.end_again(busy, at_s)
+                running = [each for each in attempts if each.state is AttemptState.BUILT]
+                for stopped in self._fleet[host].stopped(running):
+                    if stopped.attempt.ends_s is None:
+                        told.append((stopped.attempt, stopped_by_itself(stopped.attempt, stopped.why, at_s)))
+                    else:
+                        # An answer is on its way that would be lost with the state: later.
+                        asyncio.get_running_loop().call_later(self._pace.again_s, self._wake, host)
+            await tx.replace(told)
 
     async def stop(self) -> None:
         """Stop, after sending the answers of work that ends soon."""

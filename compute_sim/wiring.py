@@ -14,7 +14,7 @@ from bus.workers.running import about, run_worker
 from bus.workers.set_aside import FailedRows
 from bus.workers.worker import Worker
 from compute_sim.drivers import Driver, Reported
-from compute_sim.guests import GuestWatch, books_handlers, console_handlers
+from compute_sim.guests import books_handlers, console_handlers
 from compute_sim.handlers import (
     ComputeStore,
     Elapsed,
@@ -157,7 +157,6 @@ def compute_parts(
         ),
         announcer,
         lister,
-        GuestWatch(fleet, store, pace, chance),
         Supervised("watch the hosts", watching, chance=chance),
         reporter,
         station,
