@@ -118,18 +118,7 @@ class ForestDraft:
             if tree != stored.get(tree.root) or tree.root in self._removed
         ]
         changed = tuple([provider for tree in trees for provider in self._changed_in(tree)])
-        known = {
-            provider: book
-            for tree in stored.values()
-            for provider, book in tree.providers.items()
-            if provider not in self._removed
-        }
-        return TreeChanges(
-            trees=tuple(trees),
-            changed=changed,
-            removed=self._removed_in_order(),
-            before={provider: known[provider] for provider in changed if provider in known},
-        )
+        return TreeChanges(trees=tuple(trees), changed=changed, removed=self._removed_in_order())
 
     def _add_root(self, providers: dict[ProviderId, ProviderBook], root: ProviderId, cell: str) -> TreeBook:
         tombstone = self.trees.get(root)

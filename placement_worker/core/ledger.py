@@ -273,16 +273,13 @@ class TreeChanges(Struct, frozen=True):
 
     A provider in `changed` is new, is now in another tree, or differs from what is stored. Its revision moves by one.
     `removed` are to be deleted, leaves first. Each root's row is written with the tree's shape, epoch and sequence. A
-    tree without providers is kept as a tombstone; one with providers removes the tombstone of its root.
-
-    `before` has the stored state of the providers in `changed` that already existed. They were read under the tree's lock,
-    so the store writes only what differs from it.
+    tree without providers is kept as a tombstone; one with providers removes the tombstone of its root. The store writes only what
+    differs from what it has read under the trees' locks.
     """
 
     trees: tuple[TreeBook, ...] = ()
     changed: tuple[ProviderId, ...] = ()
     removed: tuple[ProviderId, ...] = ()
-    before: Mapping[ProviderId, ProviderBook] = {}
 
 
 # Custom names of classes and of traits that a batch writes.

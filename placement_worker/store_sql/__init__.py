@@ -146,7 +146,7 @@ class PlacementTransaction:
         """All providers of these trees, ordered by internal id."""
         numbers = await self._transaction.run(numbers_of, roots)
         stored = await read_trees_of(self._transaction, self._vocabulary, numbers)
-        return tuple([state_of(one, self._vocabulary) for one in stored])
+        return tuple([state_of(one) for one in stored])
 
 
 # For statements outside of a transaction, which may find that the session is broken.

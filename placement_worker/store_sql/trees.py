@@ -20,7 +20,7 @@ from kit.clock import now
 from kit.errors import Transient
 from kit.sql import RowColumns, Transaction, Values, among, by_keys, insert, is_duplicate
 from placement_worker.core.forest import limit_values
-from placement_worker.core.ledger import Forest, ForestKeys, ProviderBook, TreeBook, TreeChanges
+from placement_worker.core.ledger import Forest, ForestKeys, ProviderBook, TreeBook, TreeChanges, used_in
 from placement_worker.store_sql.names import CachedVocabulary, existing_names, revive
 from placement_worker.store_sql.rows import (
     NOTHING,
@@ -39,11 +39,11 @@ from placement_worker.tables import (
     tree_tombstones,
 )
 
-# An operator's traits have negative numbers.
+# In the order of `_stored`. An operator's traits have negative numbers.
 _READ = """
-SELECT providers.id, providers.uuid, root.id, root.uuid, parent.uuid, providers.name, providers.cell,
-       providers.generation, providers.revision, root.shape, providers.epoch, providers.sequence,
-       providers.consumers, providers.used,
+SELECT providers.id, root.id, root.uuid, providers.cell, providers.revision, root.shape, providers.epoch, providers.sequence,
+       providers.consumers,
+       providers.uuid, providers.name, parent.uuid, providers.generation, providers.made_by_name, providers.used,
        (
            SELECT json_agg(CASE WHEN mark.set_by_operator THEN -mark.trait_id ELSE mark.trait_id END)::text
            FROM provider_traits AS mark WHERE mark.provider_id = ANY (ARRAY[providers.id])
@@ -51,8 +51,7 @@ SELECT providers.id, providers.uuid, root.id, root.uuid, parent.uuid, providers.
        (
            SELECT json_agg(member.aggregate)::text
            FROM provider_aggregates AS member WHERE member.provider_id = ANY (ARRAY[providers.id])
-       ),
-       providers.made_by_name
+       )
 FROM providers
 JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id])
 LEFT JOIN providers AS parent ON parent.id = ANY (ARRAY[providers.parent_id])
@@ -72,27 +71,20 @@ _decode_ids = msgspec.json.Decoder(tuple[UUID, ...]).decode
 
 
 class StoredProvider(Struct, frozen=True, gc=False):
-    """A provider as it is stored, with classes and traits by number. `shape` is its tree's. `epoch` and `sequence` are valid
-    for a root only. An operator's traits have negative numbers.
+    """A provider as it is stored: its counters, and the book of what it contains. `shape` is its tree's. `epoch` and `sequence` are
+    valid for a root only.
     """
 
     number: int
-    id: ProviderId
     root: int
     root_id: ProviderId
-    parent: ProviderId | None
-    name: str
     cell: str
-    generation: int
     revision: int
     shape: int
     epoch: int
     sequence: int
     consumers: int
-    inventories: Mapping[int, InventoryState]
-    traits: tuple[int, ...]
-    aggregates: tuple[AggregateId, ...]
-    made_by_name: bool
+    book: ProviderBook
 
 
 def numbers_of(connection: Connection, of: Collection[ProviderId]) -> list[int]:
@@ -112,93 +104,85 @@ async def read_states(
 ) -> tuple[ProviderState, ...]:
     """States of the providers that still exist, in the form that messages have, ordered by internal id."""
     stored = await _read(transaction, vocabulary, await _OF_NUMBERS.fetch(transaction, numbers))
-    return tuple([state_of(one, vocabulary) for one in stored])
+    return tuple([state_of(one) for one in stored])
 
 
-def tree_books(stored: Iterable[StoredProvider], vocabulary: CachedVocabulary) -> dict[ProviderId, TreeBook]:
+def tree_books(stored: Sequence[StoredProvider]) -> dict[ProviderId, TreeBook]:
     """Combine stored providers into whole trees, by the ids of their roots."""
     trees: dict[ProviderId, dict[ProviderId, ProviderBook]] = {}
-    roots = []
     for one in stored:
-        trees.setdefault(one.root_id, {})[one.id] = _book(one, vocabulary)
-        if one.number == one.root:
-            roots.append(one)
+        trees.setdefault(one.root_id, {})[one.book.id] = one.book
     return {
-        one.id: TreeBook(
-            root=one.id,
+        one.root_id: TreeBook(
+            root=one.root_id,
             cell=one.cell,
             shape=one.shape,
             epoch=one.epoch,
             sequence=one.sequence,
-            providers=trees[one.id],
+            providers=trees[one.root_id],
         )
-        for one in roots
+        for one in stored
+        if one.number == one.root
     }
 
 
-def state_of(stored: StoredProvider, vocabulary: CachedVocabulary) -> ProviderState:
+def state_of(stored: StoredProvider) -> ProviderState:
     """The state of a stored provider, as messages have it: operators' traits and reported traits are one list there."""
-    classes, traits = vocabulary.classes.names, vocabulary.traits.names
+    book = stored.book
     return ProviderState(
         internal=stored.number,
-        id=stored.id,
-        name=stored.name,
+        id=book.id,
+        name=book.name,
         root=stored.root_id,
-        parent=stored.parent,
+        parent=book.parent,
         cell=stored.cell,
-        generation=stored.generation,
+        generation=book.generation,
         shape=stored.shape,
         revision=stored.revision,
-        inventories={classes[class_id]: stock for class_id, stock in stored.inventories.items()},
-        traits=tuple(sorted({traits[abs(number)] for number in stored.traits})),
-        aggregates=tuple(sorted(stored.aggregates)),
+        inventories=dict(book.inventories),
+        traits=tuple(sorted(book.traits | book.operator_traits)),
+        aggregates=tuple(sorted(book.aggregates)),
         consumers=stored.consumers,
-        made_by_name=stored.made_by_name,
-    )
-
-
-def _book(stored: StoredProvider, vocabulary: CachedVocabulary) -> ProviderBook:
-    classes, traits = vocabulary.classes.names, vocabulary.traits.names
-    return ProviderBook(
-        id=stored.id,
-        name=stored.name,
-        parent=stored.parent,
-        generation=stored.generation,
-        inventories={classes[class_id]: stock for class_id, stock in stored.inventories.items()},
-        traits=frozenset([traits[number] for number in stored.traits if number > 0]),
-        operator_traits=frozenset([traits[-number] for number in stored.traits if number < 0]),
-        aggregates=frozenset(stored.aggregates),
-        made_by_name=stored.made_by_name,
+        made_by_name=book.made_by_name,
     )
 
 
 async def _read(
     transaction: Transaction, vocabulary: CachedVocabulary, rows: Sequence[Any]
 ) -> list[StoredProvider]:
-    """Complete these rows of providers with their inventories.
-
-    Afterwards the cache has the names of all their resource classes and traits.
-    """
-    stocks = await _STOCKS.fetch(transaction, [row[0] for row in rows])
-    used = {row[0]: decode_used(row[13]) for row in rows}
-    inventories: dict[int, dict[int, InventoryState]] = {number: {} for number in used}
-    for number, class_id, *fields in stocks:
-        fields.append(used[number].get(class_id, 0))
-        inventories[number][class_id] = InventoryState(*fields)
-    stored = [_stored(row, inventories[row[0]]) for row in rows]
-    await vocabulary.classes.naming(transaction, {number for one in stored for number in one.inventories})
-    await vocabulary.traits.naming(transaction, {abs(number) for one in stored for number in one.traits})
-    return stored
-
-
-def _stored(row: Sequence[Any], inventories: Mapping[int, InventoryState]) -> StoredProvider:
-    number, uuid, root, root_uuid, parent, *fields, _, traits, aggregates, made_by_name = row
-    values: tuple[Any, ...] = (
-        *(number, id_of(uuid), root, id_of(root_uuid), None if parent is None else id_of(parent)),
-        *(*fields, inventories, _decode_numbers(traits or "[]"), _decode_ids(aggregates or "[]")),
-        bool(made_by_name),
+    """Complete these rows of providers with their inventories, and with the names of classes and traits."""
+    used = {row[0]: decode_used(row[-3]) for row in rows}
+    traits = {row[0]: _decode_numbers(row[-2] or "[]") for row in rows}
+    stocks = await _STOCKS.fetch(transaction, used)
+    classes = await vocabulary.classes.naming(transaction, {row[1] for row in stocks})
+    names = await vocabulary.traits.naming(
+        transaction, {abs(number) for of_one in traits.values() for number in of_one}
     )
-    return StoredProvider(*values)
+    inventories: dict[int, dict[str, InventoryState]] = {number: {} for number in used}
+    for number, class_id, *limits in stocks:
+        inventories[number][classes[class_id]] = InventoryState(*(*limits, used[number].get(class_id, 0)))
+    return [_stored(row, inventories[row[0]], traits[row[0]], names) for row in rows]
+
+
+def _stored(
+    row: Sequence[Any],
+    inventories: Mapping[str, InventoryState],
+    traits: Sequence[int],
+    names: Mapping[int, str],
+) -> StoredProvider:
+    number, root, root_uuid, *counters, uuid, name, parent, generation, made_by_name, _, _, aggregates = row
+    book = ProviderBook(
+        id=ProviderId(id_of(uuid)),
+        name=name,
+        parent=None if parent is None else ProviderId(id_of(parent)),
+        generation=generation,
+        inventories=inventories,
+        traits=frozenset([names[each] for each in traits if each > 0]),
+        operator_traits=frozenset([names[-each] for each in traits if each < 0]),
+        aggregates=frozenset(map(AggregateId, _decode_ids(aggregates or "[]"))),
+        made_by_name=bool(made_by_name),
+    )
+    return StoredProvider(*(number, root, ProviderId(id_of(root_uuid)), *counters, book))
 
 
 # Lock the trees that a batch names, then read them whole.
@@ -231,9 +215,9 @@ async def lock_trees(
     """Lock the roots by one statement, then read their trees by later ones."""
     roots = [row[0] for row in await _LOCK.fetch(transaction, keys.trees)]
     stored = await read_trees_of(transaction, vocabulary, roots)
-    locked = LockedTrees(tree_books(stored, vocabulary), {one.id: one for one in stored})
+    locked = LockedTrees(tree_books(stored), {one.book.id: one for one in stored})
     # Names are unique, and a provider of a locked tree keeps its name: no other provider can take it.
-    names = keys.names - {one.name for one in stored}
+    names = keys.names - {one.book.name for one in stored}
     others = (keys.trees | keys.providers) - locked.providers.keys()
     # A provider that is below another one now may have left a tombstone, if it was a root before.
     below = keys.trees - locked.trees.keys()
@@ -339,19 +323,22 @@ def _write(
     try:
         gone = _remove(connection, changes.removed, locked)
         # A removed provider that is there again is a new one.
-        stored = {one.id: one for one in locked.providers.values() if one.id not in changes.removed}
+        stored = {id_: one for id_, one in locked.providers.items() if id_ not in changes.removed}
         books = _changed_books(changes)
+        before = [(stored[id_].number, stored[id_].book) for id_ in books if id_ in stored]
         made = _number(connection, [provider for provider in books if provider not in stored])
-        ids = {one.id: one.number for one in stored.values()} | made
+        ids = {id_: one.number for id_, one in stored.items()} | made
         used_classes, used_traits = _classes_of(books.values()), _traits_of(books.values())
         vocabulary.classes.make(connection, used_classes)
         vocabulary.traits.make(connection, used_traits)
         _write_providers(connection, vocabulary, changes, stored, ids)
-        stocks = _write_contents(
-            connection, vocabulary, [(ids[book.id], book) for book in books.values()], changes.before
+        old, wanted = (
+            _contents(vocabulary, some)
+            for some in (before, [(ids[id_], book) for id_, book in books.items()])
         )
+        left = {table: _rewrite(connection, table, old[table], wanted[table]) for table in _CONTENTS}
         # Names that a provider had before exist, since they were in use.
-        known = changes.before.values()
+        known = [book for _, book in before]
         revive(connection, resource_classes, used_classes - _classes_of(known))
         revive(connection, traits, used_traits - _traits_of(known))
         clear_tombstones(connection, [tree for tree in changes.trees if _is_planted(tree, stored)])
@@ -364,7 +351,7 @@ def _write(
             ) from error
         raise
     numbers = tuple(sorted(ids[provider] for provider in books))
-    return WrittenTrees(numbers, gone, made, _counters(changes, stored), stocks)
+    return WrittenTrees(numbers, gone, made, _counters(changes, stored), left[inventories])
 
 
 def _is_planted(tree: TreeBook, stored: Mapping[ProviderId, StoredProvider]) -> bool:
@@ -390,10 +377,10 @@ def _remove(
         return ()
     rows = sorted([locked.providers[one] for one in removed], key=lambda row: row.number)
     ids = [row.number for row in rows]
-    for table in (inventories, provider_traits, provider_aggregates):
+    for table in _CONTENTS:
         connection.execute(sa.delete(table).where(among(connection, table.c.provider_id, ids)))
     connection.execute(sa.delete(providers).where(among(connection, providers.c.id, ids)))
-    return tuple(ProviderGone(internal=row.number, id=row.id, revision=row.revision + 1) for row in rows)
+    return tuple(ProviderGone(internal=row.number, id=row.book.id, revision=row.revision + 1) for row in rows)
 
 
 def _number(connection: Connection, new: Sequence[ProviderId]) -> dict[ProviderId, int]:
@@ -444,14 +431,15 @@ def _write_providers(
                 continue
             before = stored.get(book.id)
             # Has each class that exists, even if nothing is used: readers then need not ask for the inventories.
-            used = {class_ids[name]: inventory.used for name, inventory in book.inventories.items()}
+            used = used_in(book.inventories)
             parent = None if book.parent is None else ids[book.parent]
             values = (book.name, parent, ids[tree.root], tree.cell, used, book.made_by_name)
             if before and values == _stored_values(before, stored):
                 continue
-            row = dict(zip(_VALUES, values, strict=True)) | {"used": encode_amounts(used)}
+            by_id = encode_amounts({class_ids[name]: amount for name, amount in used.items()})
+            row = dict(zip(_VALUES, values, strict=True)) | {"used": by_id}
             if before:
-                known.append(row | {"key": before.number, "old_name": before.name})
+                known.append(row | {"key": before.number, "old_name": before.book.name})
                 continue
             numbers = (book.generation, 1, 1, tree.shape, tree.epoch, tree.sequence)
             row |= dict(zip(_NUMBERS, numbers, strict=True))
@@ -465,9 +453,11 @@ def _write_providers(
 
 def _stored_values(one: StoredProvider, stored: Mapping[ProviderId, StoredProvider]) -> Values:
     # A parent that was removed may be there again, with another number.
-    parent = None if one.parent is None else stored[one.parent].number if one.parent in stored else _NO_NUMBER
-    used = {class_id: inventory.used for class_id, inventory in one.inventories.items()}
-    return (one.name, parent, one.root, one.cell, used, one.made_by_name)
+    book = one.book
+    parent = (
+        None if book.parent is None else stored[book.parent].number if book.parent in stored else _NO_NUMBER
+    )
+    return (book.name, parent, one.root, one.cell, used_in(book.inventories), book.made_by_name)
 
 
 def _counters(changes: TreeChanges, stored: Mapping[ProviderId, StoredProvider]) -> list[Values]:
@@ -487,7 +477,7 @@ def _counters(changes: TreeChanges, stored: Mapping[ProviderId, StoredProvider])
             if book.id in changed:
                 rows.append((before.number, book.generation, before.revision + 1, *numbers))
             elif book.id == tree.root and numbers != (before.shape, before.epoch, before.sequence):
-                rows.append((before.number, before.generation, before.revision, *numbers))
+                rows.append((before.number, before.book.generation, before.revision, *numbers))
     return rows
 
 
@@ -521,50 +511,30 @@ def _free_names(connection: Connection, ids: Collection[int]) -> None:
 _BY_KEY = sa.update(providers).where(providers.c.id == sa.bindparam("key"))
 
 
-Numbered = tuple[int, ProviderBook]
+# What a provider contains is in rows of these tables.
+_CONTENTS = (provider_traits, provider_aggregates, inventories)
 
 
-def _write_contents(
-    connection: Connection,
-    vocabulary: CachedVocabulary,
-    books: Sequence[Numbered],
-    before: Mapping[ProviderId, ProviderBook],
-) -> list[Values]:
-    """Write the inventories, traits and aggregates of providers as far as they differ from what is stored. Returns the rows of
-    inventories that stay, but with other limits.
-
-    A new provider has nothing stored: what a deleted one with its id had was deleted with it.
+def _contents(
+    vocabulary: CachedVocabulary, books: Sequence[tuple[int, ProviderBook]]
+) -> dict[Table, set[tuple[Any, ...]]]:
+    """The rows of what these providers contain. A new provider has nothing stored: what a deleted one with its id had was deleted with
+    it.
     """
-    old = [(number, before[book.id]) for number, book in books if book.id in before]
-    _rewrite(connection, provider_traits, _trait_rows(vocabulary, old), _trait_rows(vocabulary, books))
-    _rewrite(connection, provider_aggregates, _aggregate_rows(old), _aggregate_rows(books))
-    return _rewrite(
-        connection, inventories, _inventory_rows(vocabulary, old), _inventory_rows(vocabulary, books)
-    )
-
-
-def _aggregate_rows(books: Iterable[Numbered]) -> set[tuple[Any, ...]]:
-    return {(number, each) for number, book in books for each in book.aggregates}
-
-
-def _inventory_rows(
-    vocabulary: CachedVocabulary, books: Iterable[tuple[int, ProviderBook]]
-) -> set[tuple[Any, ...]]:
+    class_ids, trait_ids = vocabulary.classes.ids, vocabulary.traits.ids
     return {
-        (number, vocabulary.classes.ids[name], *limit_values(inventory))
-        for number, book in books
-        for name, inventory in book.inventories.items()
-    }
-
-
-def _trait_rows(
-    vocabulary: CachedVocabulary, books: Iterable[tuple[int, ProviderBook]]
-) -> set[tuple[Any, ...]]:
-    return {
-        (number, vocabulary.traits.ids[name], by_operator)
-        for number, book in books
-        for names, by_operator in ((book.traits, False), (book.operator_traits, True))
-        for name in names
+        provider_traits: {
+            (number, trait_ids[name], by_operator)
+            for number, book in books
+            for names, by_operator in ((book.traits, False), (book.operator_traits, True))
+            for name in names
+        },
+        provider_aggregates: {(number, each) for number, book in books for each in book.aggregates},
+        inventories: {
+            (number, class_ids[name], *limit_values(inventory))
+            for number, book in books
+            for name, inventory in book.inventories.items()
+        },
     }
 
 
