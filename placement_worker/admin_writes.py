@@ -122,11 +122,12 @@ async def write_reshapes(
 ) -> Verdicts:
     """Write a reshape: one in each transaction, since a second one would lock its consumers after the trees of the first."""
     (write,) = writes
-
-    def decide(ledger: Ledger, forest: Forest) -> ReshapeDecision[WriteVerdict]:
-        return decide_reshape(ledger, forest, write, vocabulary, now)
-
-    return (await reshape_by(tx, keys_of_reshape(write), decide),)
+    verdict = await reshape_by(
+        tx,
+        keys_of_reshape(write),
+        lambda ledger, forest: decide_reshape(ledger, forest, write, vocabulary, now),
+    )
+    return (verdict,)
 
 
 async def reshape_by(

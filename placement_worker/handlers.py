@@ -66,10 +66,10 @@ from placement_worker.core.claims import (
     decide_together,
     keys_of_orders,
 )
-from placement_worker.core.ledger import ClaimOrder, Forest, Ledger, Sent
+from placement_worker.core.ledger import ClaimOrder, Sent
 from placement_worker.core.owners import cells_leaving_tombstones, room_for_tombstones
 from placement_worker.core.reports import decide_reports, keys_of_reports
-from placement_worker.core.reshapes import ReshapeDecision, decide_host_reshape, keys_of_host_reshape
+from placement_worker.core.reshapes import decide_host_reshape, keys_of_host_reshape
 from placement_worker.settings import FEED_PACE, FeedPace, PlacementSettings
 from placement_worker.store import Unpublished
 from placement_worker.store_sql import PlacementStore, PlacementTransaction
@@ -368,11 +368,11 @@ async def reshape(
     tx: PlacementTransaction, sent: Sent[ReshapeHost], vocabulary: Vocabulary, now: datetime
 ) -> ReshapeVerdict:
     """Judge a reshape of a host, and write it if it is granted."""
-
-    def decide(ledger: Ledger, forest: Forest) -> ReshapeDecision[ReshapeVerdict]:
-        return decide_host_reshape(ledger, forest, sent, vocabulary, now)
-
-    return await reshape_by(tx, keys_of_host_reshape(sent.order), decide)
+    return await reshape_by(
+        tx,
+        keys_of_host_reshape(sent.order),
+        lambda ledger, forest: decide_host_reshape(ledger, forest, sent, vocabulary, now),
+    )
 
 
 async def _host_shape(store: PlacementStore, ask: Received[AskHostShape]) -> HostShapeFound:

@@ -50,38 +50,20 @@ from placement_worker.store_sql.rows import (
 )
 from placement_worker.tables import consumers, holders, providers, quotas, resource_classes, server_groups
 
-_ROOT = "JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id])"
-_FIND_BY_NUMBER = by_keys(
-    """
-SELECT providers.id, providers.uuid, root.id, root.uuid
-FROM providers ROOT
-WHERE providers.id = ANY ($1::text::bigint[])
-""".replace("ROOT", _ROOT)
-)
-
-_STOCK = """
-SELECT FIRST, providers.cell,
+# In the order of `FoundProvider`. The claims will need the inventories, too: they hold while `base` is the same after the lock.
+_FIND = """
+SELECT providers.id, providers.uuid, root.id, root.uuid, providers.base,
+       providers.generation, providers.shape, providers.used, providers.consumers, providers.cell,
        stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit,
        stock.step_size, stock.allocation_ratio
-FROM providers JOINED LEFT JOIN inventories AS stock ON stock.provider_id = ANY (ARRAY[providers.id])
+FROM providers
+JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id])
+LEFT JOIN inventories AS stock ON stock.provider_id = ANY (ARRAY[providers.id])
 WHERE NAMED
 ORDER BY providers.id + 0, stock.class_id
 """
-
-
-def _stocks(first: str, named: str, joined: str = "") -> KeyStatement:
-    """Read these providers: the first columns, and those of `StockRow` from the cell on."""
-    return by_keys(_STOCK.replace("FIRST", first).replace("JOINED", joined).replace("NAMED", named))
-
-
-# In the order of `FoundProvider`. The claims will need the inventories, too: they hold while `base` is the same after the lock.
-FIND_BY_ID = _stocks(
-    "providers.id, providers.uuid, root.id, root.uuid, providers.base,"
-    " providers.generation, providers.shape, providers.used, providers.consumers",
-    "providers.uuid = ANY ($1::text::uuid[])",
-    _ROOT,
-)
-_READ_STOCKS = _stocks("providers.id", "providers.id = ANY ($1::text::bigint[])")
+FIND_BY_ID = by_keys(_FIND.replace("NAMED", "providers.uuid = ANY ($1::text::uuid[])"))
+_FIND_BY_NUMBER = by_keys(_FIND.replace("NAMED", "providers.id = ANY ($1::text::bigint[])"))
 
 # A statement that waited for a row reads that row anew, and evaluates its own condition on it again. So the condition has
 # only numbers. It returns the row as it is now, so a decision may use it. Everything else is read by later statements.
@@ -153,7 +135,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         locked = self._locked = ClaimRows(keys, self._classes, self._providers)
         locked.quotas = await self._quotas.lock(keys)
         self._locked_roots = ()
-        await self._find(locked, locked.unknown())
+        await self._find(locked, FIND_BY_ID, locked.unknown())
         if keys.groups:
             await self._add_groups(locked, await self._lock_groups(keys.groups))
         if rows := await self._lock_consumers(locked):
@@ -233,14 +215,15 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         unused = [group for group in self._made_groups if group not in granted]
         await _DROP_GROUPS.fetch(self._transaction, unused)
 
-    async def _find(self, locked: ClaimRows, providers: Collection[ProviderId]) -> int:
-        """Look up internal ids, roots and inventories of these providers; returns how many of them exist."""
-        rows = await FIND_BY_ID.fetch(self._transaction, providers)
-        return locked.learn(rows, await self._names_in(classes_in(rows))) if rows else 0
-
-    async def _names_in(self, classes: AbstractSet[int]) -> Mapping[int, str]:
-        """The names of resource classes by internal id, with those of these."""
-        return await self._classes.naming(self._transaction, classes)
+    async def _find(
+        self, locked: ClaimRows, by: KeyStatement, keys: Collection[ProviderId] | Collection[int]
+    ) -> int:
+        """Look up ids, roots and inventories of the providers with these keys; returns how many of them exist."""
+        rows = await by.fetch(self._transaction, keys)
+        # In most batches all are in the cache.
+        return (
+            locked.learn(rows, await self._classes.naming(self._transaction, classes_in(rows))) if rows else 0
+        )
 
     async def _add_groups(self, locked: ClaimRows, known: Sequence[GroupRow]) -> None:
         """Add server groups that are locked, with their members: no consumer joins these groups until this transaction ends."""
@@ -249,10 +232,10 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
 
     async def _add_consumers(self, locked: ClaimRows, rows: Sequence[ConsumerRow]) -> None:
         unknown = locked.add_consumers(rows)
-        self._providers.found(await _FIND_BY_NUMBER.fetch(self._transaction, unknown))
+        await self._find(locked, _FIND_BY_NUMBER, unknown)
         await self._classes.naming(self._transaction, locked.held_classes())
         locked.find_held()
-        await self._find(locked, locked.unknown_hosts())
+        await self._find(locked, FIND_BY_ID, locked.unknown_hosts())
 
     async def _lock_providers(self, locked: ClaimRows) -> None:
         known, numbers, roots = self._providers, locked.provider_ids.values(), locked.roots()
@@ -260,15 +243,9 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         await self._look_for_lost(locked, provider_rows, roots)
         # The roots are locked and read already; from here `numbers` has them, too.
         locked.add_roots([provider_rows[number] for number in numbers])
-        moved = {
-            number: provider_rows[number][2]
-            for number in numbers
-            if known.of(number).base != provider_rows[number][2]
-        }
+        moved = [number for number in numbers if known.of(number).base != provider_rows[number][2]]
         if moved:
-            stocks = await _READ_STOCKS.fetch(self._transaction, moved)
-            named = {row[2] for row in stocks if row[2] is not None}
-            known.read(moved, stocks, await self._names_in(named))
+            await self._find(locked, _FIND_BY_NUMBER, moved)
         locked.add_providers([provider_rows[number] for number in numbers])
 
     async def _lock_rows(self, numbers: Collection[int], roots: Collection[int]) -> list[UsageRow]:
@@ -287,7 +264,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
             known.forget(one)
             locked.provider_ids.pop(one.id.int, None)
         # A provider found under an id that another one had is not locked yet.
-        if astray or (lost and await self._find(locked, [one.id for one in lost])):
+        if astray or (lost and await self._find(locked, FIND_BY_ID, [one.id for one in lost])):
             raise Transient(
                 "a provider moved to another tree while the batch waited for its lock: it is tried again"
             )
