@@ -250,7 +250,7 @@ def is_in_use(providers: Iterable[ProviderState]) -> bool:
 
 
 async def _nodes(cloud: TemporaryCloud) -> list[NodeEntry]:
-    if cloud.simulated_ironic is None:
+    if cloud.simulation is None:
         return []
     nodes = await cloud.nodes()
     rows = await cloud.rows.read([each.id for each in nodes])

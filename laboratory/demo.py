@@ -313,9 +313,9 @@ class MetalDemo(Demo):
         with self.live(what, [*self.cloud.daemons]) as drawn:
             await during(self._boot_and_delete(), self._flip_until_stopped())
             # End the maintenance of all nodes, and wait until no work is under way.
-            for node in [*self.cloud.ironic.nodes.values()]:
+            for node in [*self.cloud.simulated.ironic.nodes.values()]:
                 if node.maintenance:
-                    self.cloud.ironic.set_maintenance(node.uuid, is_on=False)
+                    self.cloud.simulated.ironic.set_maintenance(node.uuid, is_on=False)
             await until(lambda: all(map(_is_settled, tally.rows.values())))
             drawn.refresh()
         books = await self.books(
@@ -367,9 +367,11 @@ class MetalDemo(Demo):
         # An Ironic conductor that has just begun to work on the node holds its lock: the operator gives up.
         with suppress(RequestRefused):
             self.tally.flip(node)
-            self.cloud.ironic.set_maintenance(str(node), is_on=True, reason="an operator looks at it")
+            self.cloud.simulated.ironic.set_maintenance(
+                str(node), is_on=True, reason="an operator looks at it"
+            )
             await asyncio.sleep(FLIPPED_FOR_S)
-            self.cloud.ironic.set_maintenance(str(node), is_on=False)
+            self.cloud.simulated.ironic.set_maintenance(str(node), is_on=False)
             self.tally.flips += 1
 
     async def _poll_rows(self) -> None:

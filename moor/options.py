@@ -23,6 +23,7 @@ from rich.segment import Segment
 from bus.addresses import broker_at
 from bus.broker import Broker, Connection
 from kit.errors import ConnectionLost, Failure, NotFound, Refusal
+from kit.health import read_address
 from kit.logs import begin_to_log, want_traces
 from kit.settings import BadSetting, Section, Stated, shown, without_password
 from moor.flags import option
@@ -110,6 +111,10 @@ Project = Annotated[str, option_of(GENERAL, "project", metavar="NAME", show_defa
 FaultsFile = Annotated[
     Path | None,
     option("--faults", help="The faults of the simulated hosts: a TOML or JSON file."),
+]
+IRONIC_LISTEN = "127.0.0.1:6385"
+IronicListenAt = Annotated[
+    str, option(metavar="HOST:PORT", help="The address of the simulated Ironic's REST API.")
 ]
 SchedulerFlags = Annotated[
     list[str] | None,
@@ -205,6 +210,12 @@ def wrong_value(prefix: str = "", also: type[Exception] = ValueError) -> Iterato
         yield
     except (ValueError, also) as wrong:
         raise click.BadParameter(f"{prefix}{wrong}") from None
+
+
+def read_listen(text: str) -> tuple[str, int]:
+    """Parse the address of the simulated Ironic's REST API."""
+    found = read_address(text, "--ironic-listen", f"host:port, as {IRONIC_LISTEN}")
+    return found.host, found.port
 
 
 def log_as(environment: Mapping[str, str], *, level: str = "INFO") -> None:

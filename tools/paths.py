@@ -92,7 +92,7 @@ async def operations(cloud: TemporaryCloud, calls: Calls) -> dict[str, set[Place
             await _next(heard, InstanceMoved)
 
         async def maintenance() -> None:
-            cloud.ironic.set_maintenance(str(node.id), is_on=True)
+            cloud.simulated.ironic.set_maintenance(str(node.id), is_on=True)
             await _next(heard, ProvidersChanged)
 
         # What only the first boot of a process or on a host does, or what still begins, is not a boot's.

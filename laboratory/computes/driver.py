@@ -10,6 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from uuid import UUID, uuid5
 
+import msgspec
+
 from bus.addresses import ADDRESSES
 from bus.messages.cell import (
     AdoptGuest,
@@ -37,8 +39,7 @@ from compute_sim.store_sql import kept_attempts
 from compute_sim.wiring import OpensHosts, compute_parts
 from engine.guests import memory_class
 from engine.inventories import ProviderId, ReportedInventory
-from kit.clock import now
-from kit.database_settings import DATABASE, DatabaseSettings
+from kit.database_settings import DATABASE
 from kit.process import Part
 from laboratory.computes.faults import (
     KINDS,
@@ -317,39 +318,26 @@ def simulated_parts(
 
 def from_environment(environment: Mapping[str, str]) -> OpensHosts:
     """The driver `simulated`: MOOR_COMPUTE_HOSTS is the number of hosts, MOOR_COMPUTE_HOST_SIZE what differs from their usual size,
-    and LABORATORY_FAULTS, which is the laboratory's own and no setting, the path of a fault script. With a database of the cell, guests
-    outlive the process.
+    and LABORATORY_FAULTS, which is the laboratory's own and no setting, the path of a fault script, or the script itself as JSON. With
+    a database of the cell, guests outlive the process.
     """
     count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
     if not count.isdecimal():
         raise ValueError(f"MOOR_COMPUTE_HOSTS is {count!r}, must be a whole number, 0 or more")
     size = read_host_size(environment.get("MOOR_COMPUTE_HOST_SIZE", ""))
-    script = environment.get("LABORATORY_FAULTS")
-    return simulated_hosts(
-        int(count),
-        size,
-        load_script(Path(script), FaultScript) if script else None,
-        ADDRESSES.read(environment).db_of(environment["MOOR_CELL"]),
-        DATABASE.read(environment),
-    )
-
-
-def simulated_hosts(
-    count: int,
-    size: HostSize,
-    faults: FaultScript | None,
-    database_url: str = "",
-    database: DatabaseSettings | None = None,
-) -> OpensHosts:
-    """So many hosts of this size, in the cell of the compute that opens them. Their guests are in the database; without one, they end
-    with the process.
-    """
+    script = environment.get("LABORATORY_FAULTS", "")
+    if script.startswith("{"):
+        faults = msgspec.json.decode(script, type=FaultScript)
+    else:
+        faults = load_script(Path(script), FaultScript) if script else FaultScript()
+    database_url = ADDRESSES.read(environment).db_of(environment["MOOR_CELL"])
+    database = DATABASE.read(environment)
 
     @asynccontextmanager
     async def opened(
         station: Station, settings: ComputeSettings, **_: object
     ) -> AsyncIterator[Sequence[Part]]:
-        hosts = equal_hosts(settings.cell, count, size)
+        hosts = equal_hosts(settings.cell, int(count), size)
         if not database_url:
             yield simulated_parts(station, hosts, settings, faults)
             return

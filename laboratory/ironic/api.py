@@ -303,6 +303,10 @@ class IronicSimulation(Struct, frozen=True):
     url: str
     parts: tuple[Part, ...]
 
+    @property
+    def transport(self) -> httpx.AsyncBaseTransport:
+        return IronicTransport(self.ironic)
+
 
 def simulated_ironic(
     broker: Broker,

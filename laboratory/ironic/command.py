@@ -1,24 +1,33 @@
-"""`moor run simulated-ironic`: a simulated Ironic alone, as a process. `moor` finds it by an entry point."""
+"""`moor run simulated-ironic`: a simulated Ironic alone, as a process; and the one of a whole cloud. `moor` finds both by entry points."""
 
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
+from bus.broker import Broker
 from bus.workers import running
 from bus.workers.running import about
-from kit.health import read_address
 from laboratory.computes.faults import load_script
-from laboratory.ironic.api import simulated_ironic
-from laboratory.ironic.node import nodes_in_groups
+from laboratory.ironic.api import IronicSimulation, simulated_ironic
+from laboratory.ironic.node import NodeFile, nodes_in_groups
 from laboratory.ironic.script import IronicScript
 from laboratory.ironic.work import IronicSimSettings, WorkDurations, paced
+from moor.clouds.cloud import BareMetalPlan
 from moor.flags import option
-from moor.options import BusUrl, Operating, broker_of, command_settings, run_worker, wrong_value
+from moor.options import (
+    IRONIC_LISTEN,
+    BusUrl,
+    IronicListenAt,
+    Operating,
+    broker_of,
+    command_settings,
+    read_listen,
+    run_worker,
+    wrong_value,
+)
 
-LISTEN = "127.0.0.1:6385"
-IronicListenAt = Annotated[
-    str, option(metavar="HOST:PORT", help="The address of the simulated Ironic's REST API.")
-]
 DRAIN_S_MAX = 5.0
 
 
@@ -32,7 +41,7 @@ def run_simulated_ironic(
             metavar="NAME,NAME", help="The conductor groups over which its nodes are spread, with commas."
         ),
     ] = "",
-    ironic_listen: IronicListenAt = LISTEN,
+    ironic_listen: IronicListenAt = IRONIC_LISTEN,
     pace: Annotated[
         float,
         option(min=0, help="A factor for the time that work on nodes takes; 0.5: half as long."),
@@ -50,16 +59,12 @@ def run_simulated_ironic(
     settings = command_settings(bus=bus)
     url = settings.addresses.ironic_bus_url or settings.bus_url
     own = tuple(name for part in groups.split(",") if (name := part.strip()))
-    usual = IronicSimSettings()
-    simulating = IronicSimSettings(
-        delays=paced(WorkDurations(), pace),
-        conductor_groups=tuple(dict.fromkeys((*usual.conductor_groups, *own))),
-    )
+    served = dict.fromkeys((*IronicSimSettings().conductor_groups, *own))
     with wrong_value():
         made = simulated_ironic(
             broker_of(url),
             nodes_in_groups(nodes, own),
-            simulating,
+            _settings(pace, served),
             script=load_script(script, IronicScript) if script else None,
             listen=read_listen(ironic_listen),
         )
@@ -68,7 +73,16 @@ def run_simulated_ironic(
     run_worker(running.run_worker(who, made.parts, DRAIN_S_MAX, health_at=operating.health_listen))
 
 
-def read_listen(text: str) -> tuple[str, int]:
-    """Parse the address of the REST API."""
-    found = read_address(text, "--ironic-listen", f"host:port, as {LISTEN}")
-    return found.host, found.port
+@contextmanager
+def of_plan(broker: Broker, plan: BareMetalPlan) -> Iterator[IronicSimulation]:
+    """The simulated Ironic of a whole cloud. `moor` finds it by an entry point."""
+    assert plan.script is None or isinstance(plan.script, IronicScript), "a script for this Ironic"
+    groups = sorted(plan.cells.groups)
+    nodes = nodes_in_groups(plan.nodes, groups)
+    simulating = _settings(plan.pace, ("", *groups))
+    with closing(NodeFile(plan.file)) if plan.file else nullcontext() as file:
+        yield simulated_ironic(broker, nodes, simulating, script=plan.script, listen=plan.listen, file=file)
+
+
+def _settings(pace: float, groups: Iterable[str]) -> IronicSimSettings:
+    return IronicSimSettings(delays=paced(WorkDurations(), pace), conductor_groups=(*groups,))

@@ -8,13 +8,13 @@ from typing import Annotated
 import click
 
 from kit.process import run_process
+from laboratory.computes.hosts import read_host_size
 from laboratory.load.firing import ARRIVALS
 from laboratory.load.orders import Mix, plain, read_mix
 from laboratory.load.results import as_json, as_table
 from laboratory.load.running import Plan, cloud_for_load, run_load
 from moor.clouds.cloud import ONE_OF_EACH
 from moor.clouds.temporary_cloud import cell_names, servers_at, spread
-from moor.clouds.up_command import check_host_size
 from moor.flags import option
 from moor.options import (
     NOT_DONE,
@@ -134,7 +134,8 @@ def load(
     """
     servers = servers_at(bus, db, placement_db)
     check_writable("--json", json)
-    check_host_size(host_size)
+    with wrong_value():
+        read_host_size(host_size)
     if hosts < cells:
         raise click.BadParameter(f"--hosts is {hosts}, must be at least --cells, which is {cells}")
     counts = counts_of(workers or [])

@@ -20,6 +20,7 @@ from kit.errors import Failure
 from kit.process import during
 from laboratory.at_rest import Asked, found_instances, is_in_use, problems_left
 from laboratory.computes.faults import FailsToBuild, FailsToReceive, FaultScript
+from laboratory.computes.hosts import equal_hosts
 from laboratory.ironic import IronicScript
 from laboratory.ironic.script import WorkFails
 from laboratory.load.firing import Arrivals, Firing, Run, Sender, due_times_s, independent_publishers
@@ -236,7 +237,7 @@ class _Load:
 
     async def _change(self, firing: Firing, meter: Meter, providers: Sequence[ProviderState]) -> ChangeRun:
         """Change the states of nodes, and leave all of them free."""
-        plan, ironic = self._plan, self._cloud.ironic
+        plan, ironic = self._plan, self._cloud.simulated.ironic
         nodes = sorted(ProviderId(UUID(uuid)) for uuid in ironic.nodes)
         known = dict.fromkeys(nodes, (-1, False))
         heard_of_nodes(known, providers)
@@ -280,10 +281,11 @@ class _Load:
         Raise ServersInUse if there are other providers than those of these hosts and `pools`. By then placement has the pools,
         since computes report them before the hosts.
         """
-        ironic = self._cloud.simulated_ironic
+        simulation = self._cloud.simulation
         providers = await self._cloud.until_ready()
-        names = {*self._plan.cloud.host_names, *(ironic.nodes if ironic else ())}
-        own = {provider.id for provider in providers if provider.name in {*names, *pools}}
+        hosts = (host.name for each in self._plan.cloud.cells.items() for host in equal_hosts(*each))
+        names = {*hosts, *(simulation.ironic.nodes if simulation else ()), *pools}
+        own = {provider.id for provider in providers if provider.name in names}
         if others := sorted(provider.name for provider in providers if provider.root not in own):
             raise ServersInUse(
                 f"placement has {len(others)} providers that do not belong to this run, for example {others[0]}: {OWN_SERVERS}"

@@ -1,14 +1,20 @@
 """The parts of a cloud (`CloudPlan`), and the cloud in one process: every worker of every room, on one broker and one database;
-and bare metal, if that is wanted. processes.py runs a plan on servers, with a process for each worker.
+and bare metal, if that is wanted. temporary_cloud.py runs a plan on servers, with a process for each worker.
+
+Simulated hosts and a simulated Ironic are found by entry points.
 """
 
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Protocol
 
+import msgspec
+from httpx import AsyncBaseTransport
 from msgspec import Struct, structs
 
 from bus.broker import Broker
@@ -19,7 +25,7 @@ from bus.workers.running import release
 from bus.workers.sending import Link
 from cell_conductor.store_sql import ConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.wiring import OpensHosts
+from compute_sim.wiring import OpensHosts, driver_named
 from engine.flavors import Flavor
 from ironic_sync.core.offers import CellMap, class_of
 from ironic_sync.rest import HttpIronicApi
@@ -30,22 +36,8 @@ from kit.database_settings import DatabaseSettings
 from kit.health import About, Health
 from kit.process import Part, run_until, running
 from kit.sql import upgrade
-from laboratory.computes.driver import simulated_hosts
-from laboratory.computes.faults import FaultScript
-from laboratory.computes.hosts import equal_hosts, read_host_size
-from laboratory.ironic import (
-    IronicScript,
-    IronicSimSettings,
-    IronicSimulation,
-    IronicTransport,
-    NodeFile,
-    WorkDurations,
-    nodes_in_groups,
-    paced,
-    simulated_ironic,
-)
 from moor.clouds.db_command import IRONIC, OTHERS, PLACEMENT
-from moor.worker_settings import CloudSettings
+from moor.worker_settings import CloudSettings, environment_of
 from placement_worker.store_sql import PlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker.store_sql import SchedulerStore
@@ -53,21 +45,40 @@ from scheduler_worker.wiring import scheduler_parts
 
 RESOURCE_CLASS = "baremetal"
 DRAIN_S_MAX = 10.0
+# What simulates an Ironic is the entry point `simulated` of this group: a function with a broker and a `BareMetalPlan`, which opens a
+# `Simulation`.
+IRONICS = "moorage.ironics"
 ONE_OF_EACH: Mapping[str, int] = MappingProxyType({"placement": 1, "scheduler": 1, "conductor": 1})
+
+
+class Simulation(Protocol):
+    """A simulated Ironic in this process, whose `parts` have to be run. Its `url` is empty if no port is served."""
+
+    @property
+    def ironic(self) -> Any: ...
+
+    @property
+    def transport(self) -> AsyncBaseTransport: ...
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def parts(self) -> tuple[Part, ...]: ...
 
 
 class BareMetalPlan(Struct, frozen=True, kw_only=True):
     """How many simulated nodes and daemons to run, and how.
 
-    All work on a node takes `pace` times as long as usual; `script` lists the faults. Without `listen` the simulated
-    Ironic serves no port; without `file` its nodes are not saved.
+    All work on a node takes `pace` times as long as usual; `script` lists the faults, as what simulates reads them. Without `listen`
+    the simulated Ironic serves no port; without `file` its nodes are not saved.
     """
 
     nodes: int
     daemons: int = 1
     cells: CellMap
     pace: float = 1.0
-    script: IronicScript = IronicScript()
+    script: Struct | None = None
     listen: tuple[str, int] | None = None
     file: Path | None = None
 
@@ -75,37 +86,51 @@ class BareMetalPlan(Struct, frozen=True, kw_only=True):
     def names(self) -> tuple[str, ...]:
         return tuple(f"ironic-{number}" for number in range(1, self.daemons + 1))
 
-    def simulated(self, broker: Broker, file: NodeFile | None = None) -> IronicSimulation:
+    def simulated(self, broker: Broker) -> AbstractContextManager[Simulation]:
         """The simulated Ironic, with its nodes spread over the conductor groups."""
-        groups = tuple(sorted(self.cells.groups))
-        nodes = nodes_in_groups(self.nodes, groups, resource_class=RESOURCE_CLASS)
-        simulating = IronicSimSettings(
-            delays=paced(WorkDurations(), self.pace), conductor_groups=("", *groups)
-        )
-        return simulated_ironic(broker, nodes, simulating, script=self.script, listen=self.listen, file=file)
+        (found,) = entry_points(group=IRONICS, name="simulated")
+        opened: AbstractContextManager[Simulation] = found.load()(broker, self)
+        return opened
 
 
 class CloudPlan(Struct, frozen=True, kw_only=True):
     """The parts of a cloud.
 
-    `cells` has the number of simulated hosts of each cell, and `host_size` what differs from their usual size. `workers`: how many
-    of each kind, conductors in each cell, if each is a process of its own; in one process there is one of each. There `computes`
-    open the hosts of a cell in place of simulated ones, and with `keeps_hosts` the instances on simulated hosts are stored in the
-    database, for the next cloud on it.
+    `cells` has the number of simulated hosts of each cell, and `host_size` what differs from their usual size; `faults` is their fault
+    script, or its path. `workers`: how many of each kind, conductors in each cell, if each is a process of its own; in one process
+    there is one of each. There `computes` open the hosts of a cell in place of simulated ones, and with `keeps_hosts` the instances
+    on simulated hosts are stored in the database, for the next cloud on it.
     """
 
     cells: Mapping[str, int]
     host_size: str = ""
-    faults: FaultScript = FaultScript()
+    faults: Struct | Path | None = None
     metal: BareMetalPlan | None = None
     settings: CloudSettings = CloudSettings()
     workers: Mapping[str, int] = ONE_OF_EACH
     computes: Mapping[str, OpensHosts] = {}
     keeps_hosts: bool = False
 
-    @property
-    def host_names(self) -> frozenset[str]:
-        return frozenset(host.name for each in self.cells.items() for host in equal_hosts(*each))
+    def variables_of(self, cell: str) -> Mapping[str, str]:
+        """The variables of a process that simulates the hosts of this cell."""
+        return {"MOOR_CELL": cell} | simulated_hosts(self.cells[cell], self.host_size, self.faults)
+
+    def opens(self, cell: str, database_url: str) -> OpensHosts:
+        """What opens the hosts of this cell in this process. Raises ValueError for a wrong `host_size` or fault script."""
+        settings = environment_of(self.settings, {}) | {
+            "MOOR_DB_URL": database_url if self.keeps_hosts else ""
+        }
+        return self.computes.get(cell) or driver_named("simulated", {**self.variables_of(cell), **settings})
+
+
+def simulated_hosts(count: int, size: str, faults: Struct | Path | None) -> dict[str, str]:
+    """The variables of the driver `simulated`."""
+    script = msgspec.json.encode(faults).decode() if isinstance(faults, Struct) else str(faults or "")
+    return {
+        "MOOR_COMPUTE_HOSTS": str(count),
+        "MOOR_COMPUTE_HOST_SIZE": size,
+        "LABORATORY_FAULTS": script,
+    }
 
 
 def cells_of_groups(cells: Iterable[str], stated: CellMap | None = None) -> CellMap:
@@ -185,7 +210,7 @@ class RunningCloud:
     ) -> None:
         self.plan = plan
         self.parts: list[Part] = []
-        self.simulation: IronicSimulation | None = None
+        self.simulation: Simulation | None = None
         self.daemons: dict[str, Daemon] = {}
         self._broker, self._database_url = broker, database_url
         self._as_user, self._stack = as_user, stack
@@ -214,21 +239,13 @@ class RunningCloud:
         conductor = conductor_parts(at, rows, settings.conductor, cell, at.ask_all)
         self._add("conductor", at, (*conductor, at), cell)
         at = self._station("compute", cell)
-        opens = plan.computes.get(cell) or simulated_hosts(
-            plan.cells[cell],
-            read_host_size(plan.host_size),
-            plan.faults,
-            self._database_url if plan.keeps_hosts else "",
-            settings.database,
-        )
-        of_hosts = opens(at, structs.replace(settings.compute, cell=cell))
+        of_hosts = plan.opens(cell, self._database_url)(at, structs.replace(settings.compute, cell=cell))
         self._add("compute", at, await self._stack.enter_async_context(of_hosts), cell)
 
     async def _make_metal(self, metal: BareMetalPlan) -> None:
         settings, database = self.plan.settings, self.plan.settings.database
-        file = None if metal.file is None else self._stack.enter_context(closing(NodeFile(metal.file)))
-        self.simulation = metal.simulated(self._broker, file)
-        if file is not None:
+        self.simulation = self._stack.enter_context(metal.simulated(self._broker))
+        if metal.file is not None:
             await _end_leases(self._database_url, database)
         for name in metal.names:
             store = IronicStore(self._database_url, settings=database)
@@ -236,7 +253,7 @@ class RunningCloud:
             at = self._station("ironic", name=name)
             link = Link(at.consuming.broker, at.settings, name="connection to Ironic")
             self._stack.push_async_callback(link.close)
-            api = HttpIronicApi("http://ironic", transport=IronicTransport(self.simulation.ironic))
+            api = HttpIronicApi("http://ironic", transport=self.simulation.transport)
             self._stack.push_async_callback(api.close)
             parts = ironic_parts(
                 at,

@@ -13,6 +13,7 @@ from compute_sim.wiring import OpensHosts, driver_named
 from compute_sim.wiring import run as run_compute
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store_sql import check_name
+from moor.clouds.cloud import simulated_hosts
 from moor.dashboard.service import DashboardFlags, dashboard_client, dashboard_options
 from moor.dashboard.service import serve as serve_dashboard
 from moor.flags import Commands
@@ -153,12 +154,7 @@ def compute(
     addresses = _stated(bus, db)
     # The cell is no setting of its own.
     settings = structs.replace(tuned(COMPUTE, others=compute_flags(pool, network)), cell=cell)
-    variables = {
-        "MOOR_CELL": cell,
-        "MOOR_COMPUTE_HOSTS": str(hosts),
-        "MOOR_COMPUTE_HOST_SIZE": host_size,
-        "LABORATORY_FAULTS": str(faults or ""),
-    }
+    variables = {"MOOR_CELL": cell} | simulated_hosts(hosts, host_size, faults)
     kept = CloudSettings(database=tuned(DATABASE))
     if driver == "libvirt":
         kept = structs.replace(kept, libvirt=tuned(LIBVIRT, hosts=uri, folder=folder))

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import msgspec
 from msgspec import Struct, structs
 
 from bus.addresses import ADDRESSES, broker_at, limits_at
@@ -25,9 +24,8 @@ from ironic_sync.store_sql import IronicStore
 from kit.errors import Failure
 from kit.process import during, running
 from kit.settings import without_password
-from laboratory.ironic import IronicTransport, SimulatedIronic
 from moor.client.bus_client import providers_of, station_on, until_choosable
-from moor.clouds.cloud import CloudPlan, Daemon, cloud, prepare
+from moor.clouds.cloud import CloudPlan, Daemon, Simulation, cloud, prepare
 from moor.options import broker_of, flag_of, found, tell, wrong_value
 from moor.settings import GENERAL
 from moor.worker_settings import environment_of
@@ -139,16 +137,16 @@ class TemporaryCloud(Struct, kw_only=True):
     rows: IronicStore
     daemons: Mapping[str, Daemon | WorkerProcess]
     workers: Sequence[WorkerProcess]
-    simulated_ironic: SimulatedIronic | None
+    simulation: Simulation | None
 
     @property
-    def ironic(self) -> SimulatedIronic:
-        assert self.simulated_ironic is not None, "the plan has bare-metal nodes"
-        return self.simulated_ironic
+    def simulated(self) -> Simulation:
+        assert self.simulation is not None, "the plan has bare-metal nodes"
+        return self.simulation
 
     async def nodes(self) -> list[Node]:
         """All nodes, as Ironic's REST API shows them."""
-        api = HttpIronicApi("http://ironic", transport=IronicTransport(self.ironic))
+        api = HttpIronicApi("http://ironic", transport=self.simulated.transport)
         try:
             return [node async for page in api.pages() for node in page.nodes]
         finally:
@@ -156,9 +154,9 @@ class TemporaryCloud(Struct, kw_only=True):
 
     async def until_ready(self, *others: str) -> list[ProviderState]:
         """Wait until schedulers can choose all hosts and nodes of the plan, and these others. Returns placement's providers."""
-        nodes = self.simulated_ironic.nodes if self.simulated_ironic else ()
-        names = {*self.plan.host_names, *nodes, *others}
-        await until_choosable(self.client, lambda hosts: names <= {host.name for host in hosts})
+        nodes = len(self.simulation.ironic.nodes) if self.simulation else 0
+        wanted = sum(self.plan.cells.values()) + nodes + len(others)
+        await until_choosable(self.client, lambda found: len(found) >= wanted)
         return await providers_of(self.client)
 
     async def during(self, work: Coroutine[Any, Any, T]) -> T:
@@ -189,7 +187,7 @@ async def temporary_cloud(
             if plan.metal is not None:
                 # In this process, so that its CPU time does not count as that of a worker.
                 listening = structs.replace(plan.metal, listen=("127.0.0.1", 0))
-                simulation = listening.simulated(broker)
+                simulation = stack.enter_context(listening.simulated(broker))
             workers = await stack.enter_async_context(
                 _processes(plan, broker, servers, simulation.url if simulation else "")
             )
@@ -210,7 +208,7 @@ async def temporary_cloud(
             rows=rows,
             daemons=daemons,
             workers=workers,
-            simulated_ironic=simulation.ironic if simulation else None,
+            simulation=simulation,
         )
 
 
@@ -246,35 +244,26 @@ async def _processes(
     async with AsyncExitStack() as stack:
         stack.enter_context(_cancelled_by_sigterm())
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-workers-")))
-        script = directory / "faults.json"
-        script.write_bytes(msgspec.json.encode(plan.faults))
         workers: list[WorkerProcess] = []
         stack.push_async_callback(_end, workers)
-        for name, package, of_worker in _environments(plan, script, ironic_url):
+        for name, package, of_worker in _environments(plan, ironic_url):
             log = directory / f"{name}.log"
             workers.append(await _start(name, package, {**shared, **of_worker}, log))
         yield workers
 
 
-def _environments(
-    plan: CloudPlan, script: Path, ironic_url: str
-) -> Iterator[tuple[str, str, Mapping[str, str]]]:
+def _environments(plan: CloudPlan, ironic_url: str) -> Iterator[tuple[str, str, Mapping[str, str]]]:
     """The name of each worker, the package that is run with `python -m`, and the variables of its own."""
     for kind in ("placement", "scheduler"):
         for number in range(1, plan.workers[kind] + 1):
             yield f"{kind}-{number}", f"{kind}_worker", {}
-    for cell, hosts in plan.cells.items():
+    for cell in plan.cells:
         here = {"MOOR_CELL": cell}
         for number in range(1, plan.workers["conductor"] + 1):
             yield f"conductor-{cell}-{number}", "cell_conductor", here
-        simulated = {
-            "MOOR_COMPUTE_HOSTS": str(hosts),
-            "MOOR_COMPUTE_HOST_SIZE": plan.host_size,
-            "LABORATORY_FAULTS": str(script),
-            # Its guests end with it: without a database they are in memory.
-            **dict.fromkeys(("MOOR_DB_URL", "MOOR_CELL_DB_URLS"), ""),
-        }
-        yield f"compute-{cell}", "compute_sim", here | simulated
+        # Its guests end with it: without a database they are in memory.
+        in_memory = dict.fromkeys(("MOOR_DB_URL", "MOOR_CELL_DB_URLS"), "")
+        yield f"compute-{cell}", "compute_sim", {**plan.variables_of(cell), **in_memory}
     if plan.metal is not None:
         cells = plan.metal.cells
         for name in plan.metal.names:

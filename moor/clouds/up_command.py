@@ -36,9 +36,6 @@ from ironic_sync.core.offers import CellMap
 from kit.health import BadAddressError, Health
 from kit.health_server import HealthServer
 from kit.process import Part, hangups_heard, stopped_by_signals
-from laboratory.computes.faults import FaultScript, load_script
-from laboratory.computes.hosts import read_host_size
-from laboratory.ironic.command import LISTEN, IronicListenAt, read_listen
 from moor.client import LOCAL, Rejected
 from moor.clouds.cloud import (
     SMALL,
@@ -59,10 +56,12 @@ from moor.dashboard.service import (
 )
 from moor.flags import option
 from moor.options import (
+    IRONIC_LISTEN,
     BusUrl,
     Cells,
     DatabaseUrl,
     FaultsFile,
+    IronicListenAt,
     NetworkFlags,
     Operating,
     PlacementDatabaseUrl,
@@ -73,6 +72,7 @@ from moor.options import (
     fail,
     option_of,
     out,
+    read_listen,
     run,
     say,
     tuned,
@@ -109,7 +109,7 @@ def up(
         int, option(min=0, max=10_000, help="How many bare-metal nodes a simulated Ironic has.")
     ] = 0,
     daemons: Annotated[int, option(min=1, max=50, help="How many bare-metal daemons share these nodes.")] = 1,
-    ironic_listen: IronicListenAt = LISTEN,
+    ironic_listen: IronicListenAt = IRONIC_LISTEN,
     data: Annotated[str, option_of(GENERAL, "data", show_default=False)] = "",
     scheduler: SchedulerFlags = None,
     pool: PoolFlags = None,
@@ -126,20 +126,19 @@ def up(
     operating.begin("INFO" if verbose else "WARNING")
     settings = command_settings(bus=bus, db=db, placement_db=placement_db, cells=cells, data=data)
     socket = _socket(settings)
-    with wrong_value():
-        script = load_script(faults, FaultScript) if faults else FaultScript()
     serving = serving_of(api, tuned(PLACEMENT))
     pages = None if web.dashboard_listen == OFF else dashboard_options(web)
     names = settings.addresses.cells or DEFAULT_CELLS
-    check_host_size(host_size)
     plan = CloudPlan(
         cells=dict.fromkeys(names, hosts),
         host_size=host_size,
-        faults=script,
+        faults=faults,
         metal=_metal(settings, nodes, daemons, ironic_listen, names) if nodes else None,
         settings=tuned_cloud(IN_ONE_PROCESS, scheduler, pool, network),
         keeps_hosts=True,
     )
+    with wrong_value():
+        plan.opens(names[0], "")
     run(_up(settings, plan, socket, serving=serving, web=pages, health_at=operating.health_listen))
 
 
@@ -307,11 +306,6 @@ def _socket(settings: Settings) -> Path:
     with wrong_value(f"data is {str(settings.data)!r}: ", OSError):
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     return Path(parts.path) if parts.scheme == "unix" else settings.socket
-
-
-def check_host_size(text: str) -> None:
-    with wrong_value():
-        read_host_size(text)
 
 
 @contextmanager
