@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from moor.flags import Commands, command, option, write_commands
-from moor.options import NOT_DONE, WRONG, defaults_of, fit_width, found, say, use_config
+from moor.options import NOT_DONE, WRONG, begin_command, defaults_of, fit_width, found, say
 from moor.settings import GENERAL
 
 INSTANCES, CLOUD, OPERATING = "Instances", "A cloud of your own", "Operating"
@@ -200,7 +200,7 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
     ),
     "top": (
         OPERATING,
-        "moor.overview.status_command",
+        "moor.overview.top_command",
         "top",
         "Watch the whole cloud: health, cells, rates, hosts, instances, what waits and why. Enter opens a row, q quits.",
     ),
@@ -412,12 +412,25 @@ def _moor(
     Exit codes: 0 done, 1 not done, 2 a flag or setting is wrong, 3 not in time.
     """
     fit_width()
-    use_config(config)
+    begin_command(config, shown_by)
     context = click.get_current_context()
     name = context.invoked_subcommand
     context.obj = found().file
     if name is not None and (written := found().written.get(GENERAL.name)) and is_known(name):
         context.default_map = {name: defaults_of(command_of(name), written)}
+
+
+def shown_by(word: str) -> str:
+    """The command that lists what there is of what this word names; empty if there is none."""
+    # Only a command that did not find something needs the tables.
+    from moor.bare_metal.nodes import NODE  # noqa: PLC0415
+    from moor.resources import RESOURCES  # noqa: PLC0415
+
+    kinds = {each.word: each for each in (*RESOURCES, NODE)}
+    found = kinds.get({"instance and no request": "instance", "request": "instance"}.get(word, word))
+    if found is None:
+        return ""
+    return f"`moor {' '.join(filter(None, (found.command, 'list')))}` shows all {found.several}"
 
 
 app = AllCommands("")

@@ -7,8 +7,17 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
 from functools import partial
@@ -16,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import click
-from msgspec import Struct
+from msgspec import Struct, structs
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
@@ -148,6 +157,16 @@ NetworkFlags = Annotated[
 ]
 
 
+Settle = Annotated[
+    int,
+    option(
+        min=0,
+        metavar="SECONDS",
+        help="What changed within so many seconds is in flight, and is not judged. Fewer may report what is still on its way.",
+    ),
+]
+
+
 class Form(StrEnum):
     """In which form a command prints what it shows."""
 
@@ -194,6 +213,8 @@ Output = Annotated[
 # The value of --config; set once, by the command line.
 _config: ContextVar[Path | None] = ContextVar("config", default=None)
 
+
+_hint_of: ContextVar[Callable[[str], str]] = ContextVar("hint_of", default=lambda _: "")
 
 # What this process reads again on SIGHUP; None for a command that is no worker.
 _reloading: ContextVar[Reloading | None] = ContextVar("reloading", default=None)
@@ -259,8 +280,10 @@ class Operating(Struct, frozen=True):
         reload_by(reloading.reload)
 
 
-def use_config(file: Path | None) -> None:
-    _config.set(file)
+def begin_command(config: Path | None, hint_of: Callable[[str], str]) -> None:
+    """What the command line says for all commands: the settings file; and for the word of a thing that was not found, where to look."""
+    _config.set(config)
+    _hint_of.set(hint_of)
 
 
 def found() -> Sources:
@@ -345,7 +368,7 @@ def tuned_cloud(
     flags = {SCHEDULER.name: scheduler_flags(scheduler), COMPUTE.name: compute_flags(pools, networks)}
     usual = base or CloudSettings()
     with wrong_value():
-        settings = of_cloud(found(), usual, flags)
+        settings = of_cloud(found().of, usual, flags)
     for (section, live), (_, default) in zip(by_section(settings), by_section(usual), strict=True):
         _hold(section, live, flags.get(section.name, {}), default)
     return settings
@@ -468,9 +491,7 @@ def _fail_as(problem: "ClientError") -> NoReturn:
         case errors.NotSendable():
             raise click.BadParameter(str(problem)) from None
         case errors.NotFound():
-            from moor.resources import shown_by  # noqa: PLC0415
-
-            fail("; ".join(filter(None, (str(problem), shown_by(problem.what)))))
+            fail("; ".join(filter(None, (str(problem), _hint_of.get()(problem.what)))))
         case errors.BrokerAway():
             fail(f"{problem}; is `moor up` running, or does MOOR_BUS_URL name another?")
         case errors.NotInTime():
@@ -511,6 +532,20 @@ def client(
     # Refuses a memory bus, which is in no other process.
     broker_of(settings.bus_url)
     return Client(settings.bus_url, project=project, patience_s=patience_s, as_operator=operates, waits=waits)
+
+
+@asynccontextmanager
+async def cell_clients(settings: Settings, patience_s: float) -> AsyncIterator["Mapping[str, Client]"]:
+    """An operator's clients on the brokers of the cells that have their own."""
+    async with AsyncExitStack() as stack:
+        below: dict[str, Client] = {}
+        for cell, url in settings.addresses.cell_bus_urls.items():
+            if url != settings.addresses.bus_url:
+                there = structs.replace(settings, addresses=structs.replace(settings.addresses, bus_url=url))
+                # A broker that is away is a cell that does not answer.
+                opened = client(there, operates=True, patience_s=patience_s, waits=True)
+                below[cell] = await stack.enter_async_context(opened)
+        yield below
 
 
 def run_with(opened: AbstractAsyncContextManager[G], work: Callable[[G], Awaitable[T]]) -> T:

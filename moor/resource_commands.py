@@ -15,14 +15,7 @@ from bus.broker import PREFETCH_MAX
 from moor.client import Client, HostKind, HostMode, Listing, StateName
 from moor.flags import Commands, Completer, Flag, argument, option
 from moor.options import Form, Output, be_sure, fail, form, out, run_with, say, tell
-from moor.resources import (
-    CELL,
-    FLAVOR,
-    HOST,
-    IMAGE,
-    INSTANCE,
-    ResourceKind,
-)
+from moor.resources import CELL, FLAVOR, HOST, IMAGE, INSTANCE, ResourceKind
 from moor.showing import grid_of, print_all, print_one
 
 T = TypeVar("T")

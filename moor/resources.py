@@ -636,21 +636,8 @@ DEAD_LETTER = ResourceKind[DeadLetter](
     ),
 )
 
-
-def resources() -> Sequence[ResourceKind[Any]]:
-    """The whole table. The row of nodes is beside what reads them: that needs a database, and most commands do not."""
-    from moor.bare_metal.nodes import NODE  # noqa: PLC0415
-
-    return (
-        *(INSTANCE, MIGRATION, FLAVOR, IMAGE, PROFILE, GROUP, QUOTA, APPLICATION),
-        *(HOST, NODE, CELL, AGGREGATE, PROVIDER, TRAIT, CLASS, DEAD_LETTER),
-    )
-
-
-def shown_by(word: str) -> str:
-    """The command that lists what there is of what this word names; empty if there is none."""
-    kinds = {each.word: each for each in resources()}
-    found = kinds.get({"instance and no request": "instance", "request": "instance"}.get(word, word))
-    if found is None:
-        return ""
-    return f"`moor {' '.join(filter(None, (found.command, 'list')))}` shows all {found.several}"
+# The whole table, but for the row of nodes: that is beside what reads them (bare_metal/nodes.py).
+RESOURCES: Sequence[ResourceKind[Any]] = (
+    *(INSTANCE, MIGRATION, FLAVOR, IMAGE, PROFILE, GROUP, QUOTA, APPLICATION),
+    *(HOST, CELL, AGGREGATE, PROVIDER, TRAIT, CLASS, DEAD_LETTER),
+)

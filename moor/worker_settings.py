@@ -1,6 +1,6 @@
 """The settings of all workers, by section. Only commands that run workers, or show and check their settings, import them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -14,7 +14,6 @@ from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
 from kit.database_settings import DATABASE, DatabaseSettings
 from kit.keystone import OPENSTACK
 from kit.settings import Section, Stated, text_of
-from moor.settings import Sources
 from placement_worker.settings import PLACEMENT, PlacementSettings
 from scheduler_worker.settings import SCHEDULER, SchedulerSettings
 
@@ -72,13 +71,13 @@ def by_section(settings: CloudSettings) -> list[tuple[Section[Any], Any]]:
 
 
 def of_cloud(
-    sources: Sources, base: CloudSettings, flags: Mapping[str, Mapping[str, Stated]] | None = None
+    read: Callable[..., Any], base: CloudSettings, flags: Mapping[str, Mapping[str, Stated]] | None = None
 ) -> CloudSettings:
-    """The settings of all workers: variables, the settings file and the command's `flags` (by section) over `base`."""
+    """The settings of all workers: what `read` finds of each section, and the command's `flags` (by section), over `base`."""
     sections = {name: (_BY_KIND[type(each)], each) for name, each in structs.asdict(base).items()}
     return CloudSettings(
         **{
-            name: sources.of(section, each, (flags or {}).get(section.name))
+            name: read(section, each, (flags or {}).get(section.name))
             for name, (section, each) in sections.items()
         }
     )

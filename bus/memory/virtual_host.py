@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct, structs
@@ -18,10 +18,7 @@ from bus.broker import BODY_BYTES_MAX, NAME_BYTES_MAX, Receipt
 from bus.memory.journal import Journal, JournaledParcel
 from bus.message import BROKER_EXCHANGE, BROKER_KEY, BROKER_QUEUE, BROKER_REASON, DELIVERY_LIMIT, Parcel
 from bus.queues import DEAD, Binding, Exchange, QueueProperties, matches
-from kit.errors import AccessRefused, ConsumerCancelled, NotFound, Refusal
-
-if TYPE_CHECKING:
-    from bus.memory.broker import MemoryConsuming
+from kit.errors import AccessRefused, ConsumerCancelled, Interrupted, NotFound, Refusal
 
 # A queue: the properties of its kind, its parcels, and the order of its consumers.
 #
@@ -39,6 +36,15 @@ class QueuedParcel(Struct, eq=False):
     row: int = 0
     returns: int = 0
     held_since: float = 0.0
+
+
+class TakesParcels(Protocol):
+    """What a queue delivers to: a connection's consumer (broker.py)."""
+
+    def take(self, stored: QueuedParcel) -> bool:
+        """Take this parcel. Says whether there is room for more."""
+
+    def finish(self, why: Interrupted) -> None: ...
 
 
 class MemoryQueue:
@@ -59,9 +65,9 @@ class MemoryQueue:
         # The size of the ready parcels, if it is limited.
         self._bytes = 0
         self._ready: deque[QueuedParcel] = deque()
-        self._consumers: dict[MemoryConsuming, None] = {}
+        self._consumers: dict[TakesParcels, None] = {}
         # Consumers with room, the next one first. While there is one, no parcel is ready.
-        self._waiting: deque[MemoryConsuming] = deque()
+        self._waiting: deque[TakesParcels] = deque()
         self._position = 0
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -92,17 +98,17 @@ class MemoryQueue:
             self._drop_down_to_limits()
         return True
 
-    def attach(self, consumer: "MemoryConsuming") -> None:
+    def attach(self, consumer: TakesParcels) -> None:
         self._consumers[consumer] = None
         self._stop_expiry()
         self.has_room(consumer)
 
-    def detach(self, consumer: "MemoryConsuming") -> None:
+    def detach(self, consumer: TakesParcels) -> None:
         self._consumers.pop(consumer, None)
         if consumer in self._waiting:
             self._waiting.remove(consumer)
 
-    def has_room(self, consumer: "MemoryConsuming") -> None:
+    def has_room(self, consumer: TakesParcels) -> None:
         """Note that this consumer can take parcels, and deliver some if any are ready. It is new, or was full before."""
         self._waiting.append(consumer)
         self._serve()

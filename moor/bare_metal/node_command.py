@@ -47,7 +47,9 @@ from moor.options import (
     IronicDatabaseUrl,
     IronicUrl,
     Output,
+    Settle,
     be_sure,
+    cell_clients,
     client,
     fail,
     run_with,
@@ -55,7 +57,6 @@ from moor.options import (
     tell,
     wrong_value,
 )
-from moor.overview.audit_command import Settle, cell_clients
 from moor.resource_commands import commands_of, completes
 from moor.settings import Settings
 from moor.showing import print_all, print_one

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.metadata import entry_points
@@ -13,7 +13,7 @@ import click
 from msgspec import Struct, structs
 
 from moor.bare_metal.nodes import listing_nodes
-from moor.client import BrokerAway, Client, NotInTime
+from moor.client import BrokerAway, NotInTime
 from moor.client.books.auditing import FOUND, MENDED, NOT_MENDED, ORDERED, AuditResult, Finding
 from moor.client.books.rules import HeldByNova, NovaToAsk
 from moor.flags import option
@@ -21,6 +21,8 @@ from moor.options import (
     NOT_IN_TIME,
     BusUrl,
     Output,
+    Settle,
+    cell_clients,
     client,
     command_settings,
     run,
@@ -31,14 +33,6 @@ from moor.options import (
 from moor.settings import Settings
 from moor.showing import print_line
 
-Settle = Annotated[
-    int,
-    option(
-        min=0,
-        metavar="SECONDS",
-        help="What changed within so many seconds is in flight, and is not judged. Fewer may report what is still on its way.",
-    ),
-]
 # Exit codes of this command; the others are in moor/options.py.
 FAULTS_FOUND = 4
 NOT_ALL_MENDED = 5
@@ -208,20 +202,6 @@ def audit(
                 await asyncio.sleep(every)
 
     _exit(run(work()), heals=heal)
-
-
-@asynccontextmanager
-async def cell_clients(settings: Settings, patience_s: float) -> AsyncIterator[Mapping[str, Client]]:
-    """An operator's clients on the brokers of the cells that have their own."""
-    async with AsyncExitStack() as stack:
-        below: dict[str, Client] = {}
-        for cell, url in settings.addresses.cell_bus_urls.items():
-            if url != settings.addresses.bus_url:
-                there = structs.replace(settings, addresses=structs.replace(settings.addresses, bus_url=url))
-                # A broker that is away is a cell that does not answer.
-                opened = client(there, operates=True, patience_s=patience_s, waits=True)
-                below[cell] = await stack.enter_async_context(opened)
-        yield below
 
 
 @asynccontextmanager

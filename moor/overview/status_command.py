@@ -1,4 +1,4 @@
-"""`moor status`, `moor capacity` and `moor top`: the whole cloud on one screen, once or live, and whether it is healthy."""
+"""`moor status` and `moor capacity`: the whole cloud on one screen, and whether it is healthy."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -113,24 +113,6 @@ def capacity(bus: BusUrl = "", cells: Cells = "", *, _output: Output = None) -> 
         print_json({"uses": uses, "shapes": overview.shapes})
         return
     out.print(Group(Rows(uses, USES), Text(), Rows(overview.shapes, SHAPES)))
-
-
-def top(
-    bus: BusUrl = "",
-    cells: Cells = "",
-    *,
-    every: Annotated[float, option(metavar="S", min=0.5, help="How often it is read again.")] = 2.0,
-) -> None:
-    """Watch the whole cloud: health, cells, rates, hosts, instances, what waits and why. Enter opens a row, q quits."""
-    # Textual is large.
-    from moor.overview.top_command import Top  # noqa: PLC0415
-
-    settings = command_settings(bus=bus, cells=cells)
-
-    async def work(moor: Client) -> None:
-        await Top(moor, settings, every).run_async()
-
-    run_with(client(settings, operates=True, patience_s=5.0), work)
 
 
 # The tables of an overview.

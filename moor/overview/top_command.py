@@ -1,9 +1,9 @@
-"""The screen of `moor top`."""
+"""`moor top`: the whole cloud on one screen, live."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 from uuid import UUID
 
 from msgspec import Struct
@@ -27,8 +27,9 @@ from moor.client import (
     InstanceState,
     host_in_cell,
 )
+from moor.flags import option
 from moor.instances.boot_command import print_choice
-from moor.options import out
+from moor.options import BusUrl, Cells, client, command_settings, out, run_with
 from moor.overview.gathering import RATES, CloudView, CloudViewer, Rates
 from moor.overview.status_command import overview_in_words
 from moor.resource_commands import ALL, first_of, print_thing
@@ -383,3 +384,18 @@ class Top(App[None]):
 
     def _tell(self, text: str) -> None:
         self.query_one("#told", Static).update(Text(text))
+
+
+def top(
+    bus: BusUrl = "",
+    cells: Cells = "",
+    *,
+    every: Annotated[float, option(metavar="S", min=0.5, help="How often it is read again.")] = 2.0,
+) -> None:
+    """Watch the whole cloud: health, cells, rates, hosts, instances, what waits and why. Enter opens a row, q quits."""
+    settings = command_settings(bus=bus, cells=cells)
+
+    async def work(moor: Client) -> None:
+        await Top(moor, settings, every).run_async()
+
+    run_with(client(settings, operates=True, patience_s=5.0), work)

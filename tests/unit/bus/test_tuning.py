@@ -399,7 +399,7 @@ def test_a_wrong_table_is_named_with_its_key_and_value(tmp_path: Path, text: str
     file = a_file(tmp_path / "c.toml", text)
 
     with pytest.raises(BadSetting, match=what):
-        of_cloud(sources({}, config=file, here=HERE), CloudSettings())
+        of_cloud(sources({}, config=file, here=HERE).of, CloudSettings())
 
 
 @pytest.mark.parametrize(("section", "field"), every_field(), ids=lambda each: getattr(each, "name", each))

@@ -18,21 +18,21 @@ from rich.console import Console
 
 import moor.bare_metal.nodes
 import moor.resources
-from moor.bare_metal.nodes import NodeReader
+from moor.bare_metal.nodes import NODE, NodeReader
 from moor.client import Client, Flavor
-from moor.commands import command_of, every
+from moor.commands import command_of, every, shown_by
 from moor.dashboard.rendering import html_of, table_of
 from moor.flags import command
 from moor.options import Output
 from moor.resource_commands import completes, flag_of
-from moor.resources import FLAVOR, TRAIT, ResourceKind, resources, shown_by
+from moor.resources import FLAVOR, RESOURCES, TRAIT, ResourceKind
 from moor.showing import print_all, print_json
 from moor.tables import Amount, Columns, Rows, styled, unique_length
 from tests.unit.moor.test_moor_typos import COMMANDS
 from tools.operations import operations, users
 
 
-@pytest.mark.parametrize("resource", resources(), ids=lambda each: each.word)
+@pytest.mark.parametrize("resource", [*RESOURCES, NODE], ids=lambda each: each.word)
 def test_a_row_names_methods_of_the_client_and_commands_that_exist(resource: ResourceKind[Flavor]) -> None:
     arguments = inspect.signature(resource.list).parameters
     assert {*resource.filters} <= arguments.keys()
@@ -59,7 +59,7 @@ def test_every_row_is_in_the_table_and_its_methods_are_about_one_thing() -> None
         for each in vars(module).values()
         if isinstance(each, ResourceKind)
     }
-    assert {each.word for each in resources()} == rows.keys()
+    assert {each.word for each in (*RESOURCES, NODE)} == rows.keys()
     assert len(rows) == 16
     for row in rows.values():
         one = {
