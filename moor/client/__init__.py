@@ -74,7 +74,7 @@ from engine.flavors import (
 from engine.hosts import HostMode, HostState, host_in_cell
 from engine.inventories import InventoryState, ProviderState, QuotaState, ReportedInventory, ShapeRoom
 from engine.refusals import FunnelStep, HostVerdict, Miss, NoValidHost
-from moor.client.client import Client, SyncClient, SyncListing, SyncSentRequest
+from moor.client.client import Client, SyncListing, SyncSentRequest
 from moor.client.dead_letters import group_of
 from moor.client.errors import (
     Ambiguous,
@@ -102,6 +102,7 @@ from moor.client.requests import (
     order_id,
     read_request,
 )
+from moor.client.sync_client import SyncClient
 
 __all__ = [
     "CONSOLE_BYTES_MAX",

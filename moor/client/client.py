@@ -1,14 +1,13 @@
-"""The public client: for asyncio, and for programs without it."""
+"""The public client for asyncio, and an event loop in a thread for programs without it."""
 
 import asyncio
-import functools
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from bus.message import Message
 from bus.messages.build import InstanceState
@@ -157,17 +156,16 @@ async def _failure_of(hearing: asyncio.Task[None]) -> None:
     hearing.result()
 
 
-# The public client for programs without asyncio. Each method runs that of `Client`, on an event loop in a thread of its own.
+# For programs without asyncio. sync_client.py makes their client of these.
 
 T = TypeVar("T")
 P = TypeVar("P")
-Args = ParamSpec("Args")
 
 
 class SyncSentRequest:
     """A `SentRequest`, for programs without asyncio."""
 
-    def __init__(self, request: SentRequest, client: "SyncClient") -> None:
+    def __init__(self, request: SentRequest, client: "ClientThread") -> None:
         self._request = request
         self._client = client
 
@@ -206,7 +204,7 @@ class SyncSentRequest:
 class SyncListing(Generic[T, P]):
     """A `Listing`, for programs without asyncio."""
 
-    def __init__(self, listing: Listing[T, P], client: "SyncClient") -> None:
+    def __init__(self, listing: Listing[T, P], client: "ClientThread") -> None:
         self._listing = listing
         self._client = client
 
@@ -223,48 +221,8 @@ class SyncListing(Generic[T, P]):
         return self._client.run(self._listing.first(most))
 
 
-def _waits(
-    method: Callable[Concatenate[Client, Args], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate["SyncClient", Args], T]:
-    @functools.wraps(method)
-    def waiting(self: "SyncClient", /, *args: Args.args, **kwargs: Args.kwargs) -> T:
-        return self.run(method(self.client, *args, **kwargs))
-
-    return waiting
-
-
-def _orders(
-    method: Callable[Concatenate[Client, Args], Coroutine[Any, Any, SentRequest]],
-) -> Callable[Concatenate["SyncClient", Args], SyncSentRequest]:
-    @functools.wraps(method)
-    def ordering(self: "SyncClient", /, *args: Args.args, **kwargs: Args.kwargs) -> SyncSentRequest:
-        return SyncSentRequest(self.run(method(self.client, *args, **kwargs)), self)
-
-    return ordering
-
-
-def _lists(
-    method: Callable[Concatenate[Client, Args], Listing[T, P]],
-) -> Callable[Concatenate["SyncClient", Args], SyncListing[T, P]]:
-    @functools.wraps(method)
-    def listing(self: "SyncClient", /, *args: Args.args, **kwargs: Args.kwargs) -> SyncListing[T, P]:
-        return SyncListing(method(self.client, *args, **kwargs), self)
-
-    return listing
-
-
-def _iterates(
-    method: Callable[Concatenate[Client, Args], AsyncGenerator[T, None]],
-) -> Callable[Concatenate["SyncClient", Args], Iterator[T]]:
-    @functools.wraps(method)
-    def iterating(self: "SyncClient", /, *args: Args.args, **kwargs: Args.kwargs) -> Iterator[T]:
-        return self.iterate(method(self.client, *args, **kwargs))
-
-    return iterating
-
-
-class SyncClient:
-    """`Client` for programs without asyncio: `with SyncClient(url) as moor:`. Several threads may use it at once."""
+class ClientThread:
+    """A `Client`, on an event loop in a thread of its own."""
 
     def __init__(
         self,
@@ -341,115 +299,6 @@ class SyncClient:
             # A generator that nobody finished may outlive the client.
             if self._thread.is_alive():
                 self.run(items.aclose())
-
-    boot = _orders(Client.boot)
-    find_request = _orders(Client.find_request)
-    delete = _orders(Client.delete)
-    show = _waits(Client.show)
-    look = _waits(Client.look)
-    instances_called = _waits(Client.instances_called)
-    list_instances = _lists(Client.list_instances)
-    history = _lists(Client.history)
-
-    migrate = _orders(Client.migrate)
-    live_migrate = _orders(Client.live_migrate)
-    resize = _orders(Client.resize)
-    evacuate = _orders(Client.evacuate)
-    shelve = _orders(Client.shelve)
-    offload = _orders(Client.offload)
-    unshelve = _orders(Client.unshelve)
-    stop = _orders(Client.stop)
-    start = _orders(Client.start)
-    reboot = _orders(Client.reboot)
-    confirm = _orders(Client.confirm)
-    revert = _orders(Client.revert)
-    abort = _orders(Client.abort)
-    rebuild = _orders(Client.rebuild)
-    list_moves = _lists(Client.list_moves)
-
-    console = _waits(Client.console)
-    follow_console = _iterates(Client.follow_console)
-    console_parts = _iterates(Client.console_parts)
-
-    plan = _waits(Client.plan)
-    verdicts = _lists(Client.verdicts)
-    plan_drain = _waits(Client.plan_drain)
-    explain = _waits(Client.explain)
-
-    create_flavor = _waits(Client.create_flavor)
-    delete_flavor = _waits(Client.delete_flavor)
-    show_flavor = _waits(Client.show_flavor)
-    list_flavors = _lists(Client.list_flavors)
-    create_image = _waits(Client.create_image)
-    set_image = _waits(Client.set_image)
-    delete_image = _waits(Client.delete_image)
-    show_image = _waits(Client.show_image)
-    list_images = _lists(Client.list_images)
-    create_device_profile = _waits(Client.create_device_profile)
-    delete_device_profile = _waits(Client.delete_device_profile)
-    show_device_profile = _waits(Client.show_device_profile)
-    list_device_profiles = _lists(Client.list_device_profiles)
-    create_group = _waits(Client.create_group)
-    delete_group = _waits(Client.delete_group)
-    show_group = _waits(Client.show_group)
-    list_groups = _lists(Client.list_groups)
-    set_quota = _waits(Client.set_quota)
-    show_quota = _waits(Client.show_quota)
-    list_quotas = _lists(Client.list_quotas)
-    usage = _waits(Client.usage)
-    create_application = _waits(Client.create_application)
-    delete_application = _waits(Client.delete_application)
-    show_application = _waits(Client.show_application)
-    list_applications = _lists(Client.list_applications)
-
-    list_hosts = _lists(Client.list_hosts)
-    show_host = _waits(Client.show_host)
-    until_choosable = _waits(Client.until_choosable)
-    set_host = _waits(Client.set_host)
-    adopt_on_node = _waits(Client.adopt_on_node)
-    give_back = _waits(Client.give_back)
-    delete_host = _waits(Client.delete_host)
-    instances_on = _waits(Client.instances_on)
-    drain = _waits(Client.drain)
-    evacuate_host = _waits(Client.evacuate_host)
-    list_capabilities = _lists(Client.list_capabilities)
-    list_hosts_having = _lists(Client.list_hosts_having)
-    list_cells = _lists(Client.list_cells)
-    show_cell = _waits(Client.show_cell)
-    overview = _waits(Client.overview)
-    tiles = _waits(Client.tiles)
-
-    list_aggregates = _lists(Client.list_aggregates)
-    show_aggregate = _waits(Client.show_aggregate)
-    create_aggregate = _waits(Client.create_aggregate)
-    set_aggregate = _waits(Client.set_aggregate)
-    delete_aggregate = _waits(Client.delete_aggregate)
-
-    list_providers = _lists(Client.list_providers)
-    show_provider = _waits(Client.show_provider)
-    create_provider = _waits(Client.create_provider)
-    set_provider = _waits(Client.set_provider)
-    delete_provider = _waits(Client.delete_provider)
-    list_holders = _lists(Client.list_holders)
-    list_traits = _lists(Client.list_traits)
-    create_trait = _waits(Client.create_trait)
-    delete_trait = _waits(Client.delete_trait)
-    list_classes = _lists(Client.list_classes)
-    create_class = _waits(Client.create_class)
-    delete_class = _waits(Client.delete_class)
-    candidates = _waits(Client.candidates)
-
-    list_dead_letters = _waits(Client.list_dead_letters)
-    show_dead_letter = _waits(Client.show_dead_letter)
-    count_dead_letters = _waits(Client.count_dead_letters)
-    replay_dead_letters = _waits(Client.replay_dead_letters)
-    delete_dead_letters = _waits(Client.delete_dead_letters)
-
-    audit = _waits(Client.audit)
-    why_no_strays = _waits(Client.why_no_strays)
-
-    events = _iterates(Client.events)
-    event_batches = _iterates(Client.event_batches)
 
 
 async def _next(items: AsyncGenerator[T, None]) -> T:

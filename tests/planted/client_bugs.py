@@ -13,7 +13,7 @@ from moor.broker import messages_command
 from moor.client import bus_client, dead_letters, finding, hosts, instances, requests
 from moor.client.books.auditing import AuditResult
 from moor.client.bus_client import BusClient, InstanceFollower, InstanceWatch
-from moor.client.client import SyncClient
+from moor.client.client import ClientThread
 from moor.client.errors import Rejected
 from moor.client.hosts import HostCalls, HostMoves
 from moor.client.instances import InstanceCalls
@@ -205,7 +205,7 @@ def next_console_read_from_the_middle() -> AbstractContextManager[None]:
 
 
 # A program without asyncio that leaves a loop over events stays subscribed to them.
-@planted_by("a loop that was left goes on hearing", SyncClient, "iterate")
+@planted_by("a loop that was left goes on hearing", ClientThread, "iterate")
 def loop_that_was_left_goes_on(real: Any) -> Any:
     left = []
 

@@ -28,6 +28,7 @@ from moor.client import (
 )
 from moor.client.requests import build_of, move_of
 from tests.asking import client_of
+from tools.pages.client_stub import FILE, stub
 
 # What a program must not pay for, or have, to use the client.
 NOT_NEEDED = ("click", "rich", "numpy", "sqlalchemy", "starlette", "uvicorn", "aio_pika")
@@ -54,6 +55,7 @@ def test_the_moves_have_every_field_of_an_order_to_move() -> None:
 
 
 def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
+    assert FILE.read_text() == stub(), "write it again: python -m tools.pages.client_stub"
     found = methods_of(Client)
     assert len(found) > 30
 
