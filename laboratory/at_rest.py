@@ -84,11 +84,8 @@ Active = Sequence[tuple[InstanceState, Asked]]
 def problems_at_rest(cloud: CloudAtRest) -> Iterator[str]:
     active = [(row, cloud.asked[row.id]) for row in cloud.rows.values() if row.state == "active"]
     yield from _of_ends(cloud)
-    yield from _of_sizes(cloud, active)
-    yield from _of_usage(cloud, active)
-    yield from _of_hosts(cloud, active)
-    yield from _of_kinds(cloud, active)
-    yield from _of_nodes(cloud, active)
+    for rule in (_of_sizes, _of_usage, _of_hosts, _of_kinds, _of_nodes):
+        yield from rule(cloud, active)
     if cloud.dead_letters:
         yield f"{cloud.dead_letters} parcels are among the dead letters"
 

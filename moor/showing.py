@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -45,7 +44,8 @@ FOLLOWED_MAX = 16
 LINES_MAX = 20
 # The fields of InstanceDetails that documents have. Only audits need the others.
 _OF_ROW = ("size", "accepted_at", "placed_at", "move_placed_at")
-_FIRST = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
+# The classes by which an operator sizes hosts.
+MAIN_CLASSES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 
 
 @runtime_checkable
@@ -97,14 +97,20 @@ def print_line(value: object) -> None:
 
 
 def print_all(
-    found: Sequence[T], show: Columns[T] | Callable[[Sequence[T]], None], nothing: str = ""
+    found: Sequence[T],
+    show: Columns[T] | Callable[[Sequence[T]], None],
+    nothing: str = "",
+    columns: Columns[T] | None = None,
 ) -> None:
-    """Print the items as a document, or as a table with these columns, or by the function `show`; in place of no items, `nothing`."""
+    """Print the items as a document, or as a table with these columns, or by the function `show`: then `columns` say their names. In
+    place of no items, print `nothing`.
+    """
+    named = show if isinstance(show, Columns) else columns
     if wants_document():
         print_json(found)
-    elif form() is Form.NAME and isinstance(show, Columns):
+    elif form() is Form.NAME and named is not None:
         for each in found:
-            say(show.name_of(each))
+            say(named.name_of(each))
     elif not found:
         say(nothing)
     elif isinstance(show, Columns):
@@ -120,15 +126,12 @@ def shortened(lines: Sequence[str]) -> list[str]:
 
 
 def print_one(found: T, show: Columns[T] | Callable[[T], None], columns: Columns[T] | None = None) -> None:
-    """Print this item as a document, or as a table with these columns, or by the function `show`; then `columns` say its name."""
+    """As `print_all`; a document has the item itself."""
     if wants_document():
         print_json(found)
-    elif isinstance(show, Columns):
-        print_all((found,), show)
-    elif columns is not None and form() is Form.NAME:
-        print_all((found,), columns)
     else:
-        show(found)
+        one = show if isinstance(show, Columns) else lambda _: show(found)
+        print_all((found,), one, columns=columns)
 
 
 def progress_of(states: Iterable[InstanceState]) -> RenderableType:
@@ -171,6 +174,11 @@ def rows_in(page: InstancesFound) -> list[InstanceShown]:
 def print_state(state: InstanceState) -> None:
     """Print one instance of which nothing but its state is known."""
     print_instance(InstanceShown(state, InstanceDetails(id=state.id), None))
+
+
+def print_instances(rows: Iterable[InstanceShown]) -> None:
+    for row in rows:
+        print_instance(row)
 
 
 def print_instance(row: InstanceShown) -> None:
@@ -237,7 +245,7 @@ def size_in_words(size: Size) -> str:
 
 def in_order(amounts: Mapping[str, T]) -> list[tuple[str, T]]:
     """These amounts by class: processors, memory and disk first, then all others by name."""
-    first = {name: place for place, name in enumerate(_FIRST)}
+    first = {name: place for place, name in enumerate(MAIN_CLASSES)}
     return sorted(amounts.items(), key=lambda each: (first.get(each[0], len(first)), each[0]))
 
 
@@ -438,6 +446,10 @@ INSTANCES = Columns[InstanceState](
 )
 
 
+# The same, of rows with what a page says beside a state.
+BRIEF = INSTANCES.of(lambda row: row.state)
+
+
 def _size(row: InstanceShown) -> Size:
     return row.details.size or Size()
 
@@ -445,11 +457,7 @@ def _size(row: InstanceShown) -> Size:
 # As INSTANCES, with all that a page of a list says of each instance.
 WIDE = Columns[InstanceShown](
     {
-        **{
-            name: partial(lambda cell, row: cell(row.state), cell)
-            for name, cell in INSTANCES.cells.items()
-            if name not in ("flavor", "reason")
-        },
+        **{name: cell for name, cell in BRIEF.cells.items() if name not in ("flavor", "reason")},
         "flavor": lambda each: _size(each).flavor,
         "size": lambda each: size_in_words(Size(amounts=_size(each).amounts)),
         "accepted": lambda each: time_in_words(each.details.accepted_at),
@@ -458,7 +466,7 @@ WIDE = Columns[InstanceShown](
         "reason": lambda each: _in_short(each.state),
     },
     prose=("reason",),
-    ids={"id": lambda each: each.state.state != "deleted"},
+    ids=BRIEF.ids,
 )
 
 

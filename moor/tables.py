@@ -4,9 +4,9 @@ beginning that is as good as the whole.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
@@ -15,6 +15,7 @@ from rich.text import Text
 from moor.options import Form, form, out, printable
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 # The minimum width of a prose column: in a narrower one, each line would have a single word.
 PROSE_WIDTH = 24
@@ -65,6 +66,16 @@ class Columns(Struct, Generic[T], frozen=True):
     numbers: Sequence[str] = ()
     ids: Mapping[str, Callable[[T], bool]] = {}
     name: Callable[[T], str] | None = None
+
+    def of(self, part: Callable[[Any], T]) -> "Columns[Any]":
+        """These columns, of items of which each has one of T as a part."""
+
+        def from_part(function: Callable[[T], R]) -> Callable[[Any], R]:
+            return lambda item: function(part(item))
+
+        cells = {heading: from_part(cell) for heading, cell in self.cells.items()}
+        ids = {heading: from_part(may_be_short) for heading, may_be_short in self.ids.items()}
+        return structs.replace(self, cells=cells, ids=ids, name=self.name and from_part(self.name))
 
     def name_of(self, item: T) -> str:
         if self.name is not None:

@@ -5,7 +5,7 @@ The compute itself reports a pool (a storage, or the addresses of a segment), an
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from uuid import UUID, uuid5
@@ -338,10 +338,8 @@ def from_environment(environment: Mapping[str, str]) -> OpensHosts:
         station: Station, settings: ComputeSettings, **_: object
     ) -> AsyncIterator[Sequence[Part]]:
         hosts = equal_hosts(settings.cell, int(count), size)
-        if not database_url:
-            yield simulated_parts(station, hosts, settings, faults)
-            return
-        async with kept_attempts(database_url, settings.cell, database) as store:
+        kept = kept_attempts(database_url, settings.cell, database) if database_url else nullcontext()
+        async with kept as store:
             yield simulated_parts(station, hosts, settings, faults, store=store)
 
     return opened

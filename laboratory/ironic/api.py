@@ -303,10 +303,6 @@ class IronicSimulation(Struct, frozen=True):
     url: str
     parts: tuple[Part, ...]
 
-    @property
-    def transport(self) -> httpx.AsyncBaseTransport:
-        return IronicTransport(self.ironic)
-
 
 def simulated_ironic(
     broker: Broker,

@@ -10,11 +10,11 @@ from bus.broker import Broker
 from bus.workers import running
 from bus.workers.running import about
 from laboratory.computes.faults import load_script
-from laboratory.ironic.api import IronicSimulation, simulated_ironic
+from laboratory.ironic.api import IronicTransport, simulated_ironic
 from laboratory.ironic.node import NodeFile, nodes_in_groups
 from laboratory.ironic.script import IronicScript
 from laboratory.ironic.work import IronicSimSettings, WorkDurations, paced
-from moor.clouds.cloud import BareMetalPlan
+from moor.clouds.cloud import BareMetalPlan, Simulation
 from moor.flags import option
 from moor.options import (
     IRONIC_LISTEN,
@@ -74,14 +74,15 @@ def run_simulated_ironic(
 
 
 @contextmanager
-def of_plan(broker: Broker, plan: BareMetalPlan) -> Iterator[IronicSimulation]:
+def of_plan(broker: Broker, plan: BareMetalPlan) -> Iterator[Simulation]:
     """The simulated Ironic of a whole cloud. `moor` finds it by an entry point."""
     assert plan.script is None or isinstance(plan.script, IronicScript), "a script for this Ironic"
     groups = sorted(plan.cells.groups)
     nodes = nodes_in_groups(plan.nodes, groups)
     simulating = _settings(plan.pace, ("", *groups))
     with closing(NodeFile(plan.file)) if plan.file else nullcontext() as file:
-        yield simulated_ironic(broker, nodes, simulating, script=plan.script, listen=plan.listen, file=file)
+        made = simulated_ironic(broker, nodes, simulating, script=plan.script, listen=plan.listen, file=file)
+        yield Simulation(made.ironic, IronicTransport(made.ironic), made.url, made.parts)
 
 
 def _settings(pace: float, groups: Iterable[str]) -> IronicSimSettings:

@@ -69,10 +69,11 @@ def replay(
     settings = {each: settings_of(each, scheduler) for each in named}
     with wrong_value(f"TRACE is {str(trace)!r}: ", OSError), wrong_value("TRACE ", BadTraceError):
         batches = read_trace(trace)
-    _check_disks(
-        kinds,
-        has_disks=any("DISK_GB" in dict(each.spec.amounts) for batch in batches for each in batch.arrivals),
-    )
+    has_disks = any("DISK_GB" in dict(each.spec.amounts) for batch in batches for each in batch.arrivals)
+    if has_disks and any(not kind.disk_gb for kind in kinds):
+        raise click.BadParameter(
+            "--hosts have no disk, and instances of the trace ask for some: N:VCPU:GIB:DISK_GB"
+        )
     played = _play_all(settings, trace, kinds, seed)
     result = Replay(trace=trace.name, hosts=kinds, seed=seed, policies=tuple(played))
     if json is not None:
@@ -112,13 +113,6 @@ def settings_of(policy: str, scheduler: Sequence[str] | None) -> SchedulerSettin
     with wrong_value():
         settings: SchedulerSettings = found().of(SCHEDULER, flags=flags)
     return settings
-
-
-def _check_disks(kinds: Sequence[HostKind], *, has_disks: bool) -> None:
-    if has_disks and any(not kind.disk_gb for kind in kinds):
-        raise click.BadParameter(
-            "--hosts have no disk, and instances of the trace ask for some: N:VCPU:GIB:DISK_GB"
-        )
 
 
 def _play_all(

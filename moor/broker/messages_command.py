@@ -4,7 +4,6 @@ import re
 from collections.abc import Awaitable, Callable, Sequence, Sized
 from contextlib import aclosing
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any
 
 import click
@@ -83,10 +82,7 @@ def list_letters(
 GROUPS = Columns[list[DeadLetter]](
     {
         "letters": lambda group: f"{len(group):,}",
-        **{
-            name: partial(lambda cell, group: cell(group[0]), cell)
-            for name, cell in DEAD_LETTER.columns.cells.items()
-        },
+        **DEAD_LETTER.columns.of(lambda group: group[0]).cells,
     },
     prose=DEAD_LETTER.columns.prose,
     numbers=("letters", *DEAD_LETTER.columns.numbers),

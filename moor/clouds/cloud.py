@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import msgspec
 from httpx import AsyncBaseTransport
@@ -43,6 +43,8 @@ from placement_worker.wiring import placement_parts
 from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 
+C = TypeVar("C", PlacementStore, SchedulerStore, ConductorStore, IronicStore, Link, HttpIronicApi, Station)
+
 RESOURCE_CLASS = "baremetal"
 DRAIN_S_MAX = 10.0
 # What simulates an Ironic is the entry point `simulated` of this group: a function with a broker and a `BareMetalPlan`, which opens a
@@ -51,20 +53,13 @@ IRONICS = "moorage.ironics"
 ONE_OF_EACH: Mapping[str, int] = MappingProxyType({"placement": 1, "scheduler": 1, "conductor": 1})
 
 
-class Simulation(Protocol):
+class Simulation(Struct, frozen=True):
     """A simulated Ironic in this process, whose `parts` have to be run. Its `url` is empty if no port is served."""
 
-    @property
-    def ironic(self) -> Any: ...
-
-    @property
-    def transport(self) -> AsyncBaseTransport: ...
-
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def parts(self) -> tuple[Part, ...]: ...
+    ironic: Any
+    transport: AsyncBaseTransport
+    url: str
+    parts: tuple[Part, ...]
 
 
 class BareMetalPlan(Struct, frozen=True, kw_only=True):
@@ -215,16 +210,14 @@ class RunningCloud:
         self._broker, self._database_url = broker, database_url
         self._as_user, self._stack = as_user, stack
         database = plan.settings.database
-        self.placement = PlacementStore(placement_url, settings=database)
-        stack.push_async_callback(self.placement.close)
+        self.placement = self._closed_later(PlacementStore(placement_url, settings=database))
 
     async def make_workers(self) -> None:
         settings = self.plan.settings
         self.placement_at = at = self._station("placement")
         self._add("placement", at, placement_parts((at,), self.placement, settings.placement))
         at = self._station("scheduler")
-        rows = SchedulerStore(self._database_url, settings=settings.database)
-        self._stack.push_async_callback(rows.close)
+        rows = self._closed_later(SchedulerStore(self._database_url, settings=settings.database))
         self._add("scheduler", at, scheduler_parts(at, rows, settings.scheduler))
         for cell in self.plan.cells:
             await self._make_cell(cell)
@@ -233,8 +226,7 @@ class RunningCloud:
 
     async def _make_cell(self, cell: str) -> None:
         plan, settings = self.plan, self.plan.settings
-        rows = ConductorStore(self._database_url, cell, settings=settings.database)
-        self._stack.push_async_callback(rows.close)
+        rows = self._closed_later(ConductorStore(self._database_url, cell, settings=settings.database))
         at = self._station("conductor", cell)
         conductor = conductor_parts(at, rows, settings.conductor, cell, at.ask_all)
         self._add("conductor", at, (*conductor, at), cell)
@@ -248,13 +240,10 @@ class RunningCloud:
         if metal.file is not None:
             await _end_leases(self._database_url, database)
         for name in metal.names:
-            store = IronicStore(self._database_url, settings=database)
-            self._stack.push_async_callback(store.close)
+            store = self._closed_later(IronicStore(self._database_url, settings=database))
             at = self._station("ironic", name=name)
-            link = Link(at.consuming.broker, at.settings, name="connection to Ironic")
-            self._stack.push_async_callback(link.close)
-            api = HttpIronicApi("http://ironic", transport=self.simulation.transport)
-            self._stack.push_async_callback(api.close)
+            link = self._closed_later(Link(at.consuming.broker, at.settings, name="connection to Ironic"))
+            api = self._closed_later(HttpIronicApi("http://ironic", transport=self.simulation.transport))
             parts = ironic_parts(
                 at,
                 link,
@@ -275,6 +264,10 @@ class RunningCloud:
             settings=self.plan.settings.bus,
             asks=role != "placement",
         )
+        return self._closed_later(made)
+
+    def _closed_later(self, made: C) -> C:
+        """The end of the cloud closes it."""
         self._stack.push_async_callback(made.close)
         return made
 

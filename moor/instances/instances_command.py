@@ -40,11 +40,12 @@ from moor.options import (
 from moor.resource_commands import Yes, check_named, check_not_both, chosen, complete_instances, with_filters
 from moor.resources import INSTANCE
 from moor.showing import (
+    BRIEF,
     INSTANCES,
     WIDE,
     InstanceShown,
     print_all,
-    print_instance,
+    print_instances,
     print_json,
     print_last_heard,
     print_one,
@@ -200,14 +201,7 @@ def show(
 ) -> None:
     """Show an instance, or all instances of a request."""
     rows = rows_in(with_client(bus, lambda moor: moor.look(named), project=project))
-    if wants_document():
-        print_json(rows)
-        return
-    if form() is Form.NAME:
-        print_all([each.state for each in rows], INSTANCES)
-        return
-    for row in rows:
-        print_instance(row)
+    print_all(rows, print_instances, columns=BRIEF)
 
 
 Sort = Literal["age", "name", "host"]
@@ -261,12 +255,7 @@ def list_instances(
     rows, more = with_client(bus, work, project=project)
     if sort == "age":
         rows.reverse()
-    if wants_document():
-        print_json(rows)
-    elif form() is Form.WIDE:
-        print_all(rows, WIDE, "no instances")
-    else:
-        print_all([each.state for each in rows], INSTANCES, "no instances")
+    print_all(rows, WIDE if form() is Form.WIDE else BRIEF, "no instances")
     if form() in (Form.TABLE, Form.WIDE):
         print_last_heard(rows)
     if more:

@@ -42,7 +42,7 @@ from moor.options import (
 )
 from moor.overview.gathering import CloudView, CloudViewer, notes_of, troubles_of
 from moor.settings import Settings
-from moor.showing import COLOURS, cell_life, print_json, shortened
+from moor.showing import COLOURS, MAIN_CLASSES, cell_life, in_order, print_json, shortened
 from moor.tables import Columns, Rows, styled
 
 
@@ -119,8 +119,7 @@ def capacity(bus: BusUrl = "", cells: Cells = "", *, _output: Output = None) -> 
 
 STEPS = "▁▂▃▄▅▆▇█"
 BAR = 20
-# A class is named if an operator sizes hosts by it, or if it is nearly used up.
-MAIN_CLASSES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
+# A class is named if an operator sizes hosts by it, or if so much of it is used.
 NEARLY_USED_UP = 0.9
 # Counts that are older say how old they are.
 OLD_AFTER_S = 2.0
@@ -207,10 +206,9 @@ def uses_in_all(uses: Sequence[ClassUse]) -> list[ClassUse]:
     for each in uses:
         used[each.resource_class] += each.used
         capacities[each.resource_class] += each.capacity
-    order = {name: place for place, name in enumerate(MAIN_CLASSES)}
     return [
-        ClassUse(resource_class=name, cell="", used=used[name], capacity=capacities[name])
-        for name in sorted(capacities, key=lambda name: (order.get(name, len(order)), name))
+        ClassUse(resource_class=name, cell="", used=used[name], capacity=capacity)
+        for name, capacity in in_order(capacities)
     ]
 
 

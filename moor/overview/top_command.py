@@ -35,7 +35,7 @@ from moor.overview.status_command import overview_in_words
 from moor.resource_commands import ALL, first_of, print_thing
 from moor.resources import DEAD_LETTER, HISTORY, HOST, MIGRATION, HostShown, hosts_in
 from moor.settings import Settings
-from moor.showing import COLOURS, INSTANCES, WAITING, print_instance, rows_in
+from moor.showing import COLOURS, INSTANCES, WAITING, print_instances, rows_in
 from moor.tables import Columns, Rows, print_table, text_of
 
 # What each tab of `moor top` lists, and what is shown of a row that is opened: as the commands print it.
@@ -132,8 +132,7 @@ class Lists:
 
 
 def _print_instance(found: InstancesFound, changes: Sequence[Change], explained: ExplanationsFound) -> None:
-    for row in rows_in(found):
-        print_instance(row)
+    print_instances(rows_in(found))
     if changes:
         out.print()
         print_table(changes, HISTORY)
