@@ -47,11 +47,10 @@ STATES = (ANY_STATE, *COLOURS)
 
 
 class TabRows(Struct, frozen=True):
-    """The rows of a tab, how they are shown, and by what key each is opened. `told` says what the list leaves out."""
+    """The rows of a tab, and how they are shown: each is opened by its name. `told` says what the list leaves out."""
 
     rows: Sequence[Any]
     columns: Columns[Any]
-    key: Callable[[Any], str]
     told: str = ""
 
 
@@ -91,9 +90,7 @@ class Lists:
         found = [each for page in pages for each in page.instances]
         count, or_more = pages[0].count or 0, " or more" if pages[0].more_than else ""
         of = f"the newest {INSTANCES_MAX} of {count:,}{or_more}" if count > INSTANCES_MAX or or_more else ""
-        return TabRows(
-            found[:INSTANCES_MAX], columns, _id, "; ".join(filter(None, (self._named(), of, told)))
-        )
+        return TabRows(found[:INSTANCES_MAX], columns, "; ".join(filter(None, (self._named(), of, told))))
 
     def _named(self) -> str:
         return f"names with {self.part!r} (/ changes it)" if self.part else ""
@@ -102,17 +99,17 @@ class Lists:
         part = self.part.casefold()
         found = [each for each in await first_of(HOST, self._moor, ALL) if part in each.host.name.casefold()]
         told = "; ".join(filter(None, (self._named(), "r: read again")))
-        return TabRows(found, HOST.columns, lambda each: str(each.host.id), told)
+        return TabRows(found, HOST.columns, told)
 
     async def moves(self) -> TabRows:
         found = await first_of(MIGRATION, self._moor, MOVES_MAX)
         more = f"the newest {MOVES_MAX}" if len(found) == MOVES_MAX else ""
-        return TabRows(found, MIGRATION.columns, lambda change: str(change.instance), more)
+        return TabRows(found, MIGRATION.columns, more)
 
     async def letters(self) -> TabRows:
         letters = await self._moor.list_dead_letters(limit=LETTERS_MAX)
         self._letters = {letter.handle: letter for letter in letters}
-        return TabRows(letters, DEAD_LETTER.columns, DEAD_LETTER.called, "r: read again")
+        return TabRows(letters, DEAD_LETTER.columns, "r: read again")
 
     async def about_instance(self, key: str) -> Callable[[], None]:
         found = await self._moor.look(key)
@@ -148,10 +145,6 @@ ABOUT: dict[str, Callable[[Lists, str], Awaitable[Callable[[], None]]]] = {
     "hosts": Lists.about_host,
     "letters": Lists.about_letter,
 }
-
-
-def _id(state: InstanceState) -> str:
-    return str(state.id)
 
 
 def _print_hosts(hosts: Sequence[HostShown], found: InstancesFound) -> None:
@@ -358,7 +351,7 @@ class Top(App[None]):
         headings, rows = listed.columns.filled(listed.rows)
         table.add_columns(*headings)
         for each, cells in zip(listed.rows, rows, strict=True):
-            table.add_row(*map(text_of, cells), key=listed.key(each))
+            table.add_row(*map(text_of, cells), key=listed.columns.name_of(each))
         table.move_cursor(row=min(row, max(len(listed.rows) - 1, 0)))
         table.scroll_y = scrolled
         self._tell("; ".join(filter(None, ("" if listed.rows else NOTHING[tab], listed.told))))
