@@ -230,7 +230,8 @@ device_profiles = Table(
     Column("profile", LargeBinary, nullable=False),
 )
 
-# The instances in the state `waiting`. In a table of their own, since no other instance has any of this.
+# What waits for room: instances in the state `waiting`, and those whose move waits. In a table of their own, since no other
+# instance has any of this.
 waiting = Table(
     "waiting_instances",
     metadata,
@@ -238,9 +239,12 @@ waiting = Table(
     # The priority, negated: the lowest goes first.
     Column("precedence", Integer, nullable=False),
     Column("since", Moment, nullable=False),
-    # Of the spec: instances of one spec fit on the same hosts.
+    # Of the needs: instances with the same needs fit on the same hosts.
     Column("digest", LargeBinary, nullable=False),
+    # The order as it came, of a build or of a move.
     Column("build", LargeBinary, nullable=False),
+    # What it waits for (scheduler_worker/waiting.py). NULL: release 0.1.0 wrote the row.
+    Column("needs", LargeBinary),
     # Set while a worker tries it, and NULL otherwise.
     Column("is_woken", Boolean),
     Index(None, "precedence", "since", "id"),

@@ -18,6 +18,9 @@ and forgotten together.
 A move waits in the same list, with the spec of what it needs of its next host. It is tried, too, when its source is not as it
 must be any more: a host that is evacuated is up again, or another one is down. Then the try ends the move.
 
+The row of what waits has its needs, encoded (`WaitingNeeds`), whoever wrote it. Specs are learned and forgotten by one task alone,
+that of the waker (requests/waking.py).
+
 No host is chosen here. A spec keeps its possible hosts until a search for it succeeds or fails, so no change is lost by
 a worker that may not search just now. The digest of a spec stands for it.
 """
@@ -32,6 +35,7 @@ from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from msgspec import Struct, structs
 
@@ -44,7 +48,7 @@ from engine.picture.picture import Picture
 from engine.requests import InstanceSpec
 from engine.requests.spec import needs_of
 from kit.parts import grown
-from scheduler_worker.core.instances.rows import InstanceRow, Turn
+from scheduler_worker.core.instances.rows import Turn
 from scheduler_worker.store_sql import WaitingInstance
 
 log = logging.getLogger(__name__)
@@ -77,8 +81,23 @@ class MoveSource(Struct, frozen=True):
     may_stay: bool = False
 
 
-# The row, any of what it may be given, and for a move also the host that the instance leaves.
-WaitBegun = tuple[InstanceRow, Sequence[InstanceSpec], MoveSource | None]
+class WaitingNeeds(Struct, frozen=True, array_like=True):
+    """What waits for a host for any of these specs, as its row keeps it; for a move also the host that the instance leaves."""
+
+    specs: tuple[InstanceSpec, ...]
+    source: MoveSource | None = None
+
+
+encoded_needs = msgspec.msgpack.Encoder().encode
+_needs = msgspec.msgpack.Decoder(WaitingNeeds).decode
+
+
+def needs_in(kept: bytes | None) -> WaitingNeeds | None:
+    """The needs in these bytes of a row. None if there are none, as in rows of release 0.1.0, or if they cannot be read."""
+    try:
+        return _needs(kept) if kept else None
+    except msgspec.DecodeError:
+        return None
 
 
 class _Kind(NamedTuple):
@@ -98,8 +117,6 @@ class _Waiting(Struct):
     turn: Turn
     # The hosts that may have room for any of them.
     rows: set[int] = set()
-    # How many times it was learned: a spec that is learned while it is forgotten stays.
-    learned: int = 1
     failures: int = 0
     not_before_s: float = 0.0
 
@@ -128,10 +145,8 @@ class WaitingSpecs:
         self._unjudged: dict[bytes, None] = {}
         self._with_rows: dict[bytes, None] = {}
         self._walk: _Walk | None = None
-        # Rows that other workers wrote, and whose specs are to be read; None: all rows.
+        # The rows that are to be read; None: all rows.
         self.unread: set[InstanceId] | None = None
-        # Rows that this worker wrote itself: it will hear of them, and knows them already.
-        self._own: set[InstanceId] = set()
         self._tell: Callable[[], None] = lambda: None
 
     def tell(self, listener: Callable[[], None]) -> None:
@@ -144,21 +159,9 @@ class WaitingSpecs:
 
     # What waits
 
-    def wrote(self, waits: Iterable[WaitBegun]) -> None:
-        """Learn what is needed by instances, and by moves, whose rows this worker has committed as waiting."""
-        for row, specs, source in waits:
-            assert row.kept is not None, "a row that waits keeps its order"
-            self._own.add(row.id)
-            self.learn(row.kept.digest, specs, row.turn, source)
-            self._tell()
-        if len(self._own) > HEARD_MAX:
-            self._own.clear()
-
     def heard(self, instance: InstanceId) -> None:
-        """A worker has reported that this instance waits for a host. If another worker wrote its row, remember to read it."""
-        if instance in self._own:
-            self._own.discard(instance)
-        elif self.unread is not None:
+        """A worker, perhaps this one, has reported that the instance waits for a host: remember to read its row."""
+        if self.unread is not None:
             self.unread.add(instance)
             self._tell()
 
@@ -175,7 +178,6 @@ class WaitingSpecs:
             self._picture.touched.watch(watches=True)
         self._unjudged[digest] = None
         if (known := self._specs.get(digest)) is not None:
-            known.learned += 1
             self._put(digest, known, min(turn, known.turn))
             return
         naming = _NAMING.keys() - self._plugins.read_by_others
@@ -202,46 +204,33 @@ class WaitingSpecs:
         insort(places, (turn, digest))
         known.turn = turn
 
-    def read(self, first: Iterable[WaitingInstance], learned: Mapping[bytes, int]) -> None:
-        """These instances were the first ones in the database, in the order of their turns, when `learned` was taken. So what
-        is known of earlier ones with the same digest is over.
+    def read(self, first: Iterable[WaitingInstance]) -> None:
+        """These instances are the first ones in the database, in the order of their turns. So what is known of earlier ones
+        with the same digest is over.
         """
         for one in {each.digest: each for each in reversed([*first])}.values():
-            known = self._specs.get(one.digest)
-            if known is not None and known.learned == learned.get(one.digest) and known.turn != one.turn:
-                self._put(one.digest, known, one.turn)
+            self._put(one.digest, self._specs[one.digest], one.turn)
 
     def may_be_tried(self, turn: Turn) -> bool:
         """Were all specs judged whose turn is earlier?"""
         return self._walk is None or turn <= self._walk.place[0]
 
-    def learned(self, digests: Iterable[bytes]) -> Mapping[bytes, int]:
-        """How often each of these specs was learned, by its digest. A spec is learned each time an instance that needs it begins
-        to wait for a host. The caller passes this to `forget` later, which leaves a spec that was learned once more
-        meanwhile.
-        """
-        return {digest: self._specs[digest].learned for digest in digests}
-
-    def forget(self, digest: bytes, learned: Mapping[bytes, int]) -> None:
-        """Forget a spec, of which no instance waited when the database was read; but keep it if it was learned again
-        since `learned` was taken.
-        """
-        known = self._specs.get(digest)
-        if known is not None and known.learned == learned.get(digest):
-            del self._specs[digest]
-            self._unjudged.pop(digest, None)
-            self._with_rows.pop(digest, None)
-            places = self._places[known.kind]
-            del places[bisect_left(places, (known.turn, digest))]
-            if not places:
-                del self._places[known.kind]
-            for named in self._sets_of(known):
-                named.discard(digest)
-            if not self._specs:
-                for index in (self._in_group, self._leaving):
-                    index.clear()
-                self._walk = None
-                self._picture.touched.watch(watches=False)
+    def forget(self, digest: bytes) -> None:
+        """Forget a spec for which no instance waits any more. Of one that begins to wait meanwhile the worker hears later."""
+        known = self._specs.pop(digest)
+        self._unjudged.pop(digest, None)
+        self._with_rows.pop(digest, None)
+        places = self._places[known.kind]
+        del places[bisect_left(places, (known.turn, digest))]
+        if not places:
+            del self._places[known.kind]
+        for named in self._sets_of(known):
+            named.discard(digest)
+        if not self._specs:
+            for index in (self._in_group, self._leaving):
+                index.clear()
+            self._walk = None
+            self._picture.touched.watch(watches=False)
 
     # Where there may be room
 

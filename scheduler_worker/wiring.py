@@ -206,7 +206,6 @@ class Deciders:
             self.reader,
             clock,
             settings,
-            begin_waits=known.waiting.wrote,
             last_filters=self.last_filters,
             limits=self.limits,
         )
@@ -237,7 +236,6 @@ class Deciders:
             clock,
             settings,
             know_hosts=known.host_watch.look_again,
-            waiting=known.waiting,
             unclaimed=known.unclaimed,
             last_filters=self.last_filters,
         )

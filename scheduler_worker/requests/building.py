@@ -75,7 +75,7 @@ from scheduler_worker.store_sql import (
     SchedulerStore,
     SchedulerTransaction,
 )
-from scheduler_worker.waiting import WaitBegun
+from scheduler_worker.waiting import WaitingNeeds, encoded_needs
 
 # Releases of claims that a request may have made, and that no row of an instance needs.
 
@@ -118,12 +118,9 @@ class Builder:
         clock: Callable[[], datetime],
         settings: SchedulerSettings,
         *,
-        begin_waits: Callable[[Sequence[WaitBegun]], None],
         last_filters: LastFilters,
         limits: ProjectLimits,
     ) -> None:
-        """`begin_waits` is called after a commit, with the instances that begin to wait for room."""
-        self._begin_waits = begin_waits
         self._limits = limits
         self._last_filters = last_filters
         self._counts = Counter({"accepted": 0, "rejected": 0})
@@ -255,13 +252,6 @@ class Builder:
                 build.rows[at] = others.get(row.id, row)
                 if row.told.no_valid_host is not None and row.id not in others:
                     self._last_filters.no_host(row.told.no_valid_host)
-            begun = [
-                (row, specs_in(row.spec), None)
-                for _, _, row in decided
-                if row.kept is not None and row.told.state == WAITING and row.id not in others
-            ]
-            if begun:
-                transaction.when_committed(lambda: self._begin_waits(begun))
 
     async def _place_waiting(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
         """Place instances that another worker wrote as waiting, while this worker found hosts for them in a copy of the
@@ -486,7 +476,9 @@ def _kept_request(request: ValidRequest) -> KeptRequest | None:
         return None
     # A request may name a thousand instances: each row knows its own.
     return KeptRequest(
-        hashlib.sha256(request.spec_bytes).digest(), _encoded(structs.replace(build, instance_ids=()))
+        hashlib.sha256(request.spec_bytes).digest(),
+        _encoded(structs.replace(build, instance_ids=())),
+        encoded_needs(WaitingNeeds(specs_in(request.spec_bytes))),
     )
 
 

@@ -33,7 +33,7 @@ from scheduler_worker.core.instances.rows import DELETED, DELETING, InstanceRow,
 from scheduler_worker.requests.catalog import stored_profiles
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.store_sql import SchedulerStore
-from scheduler_worker.waiting import MoveSource
+from scheduler_worker.waiting import MoveSource, WaitingNeeds, encoded_needs
 
 # Orders to move several instances at once: which instances one order moves, and why they may not move that way.
 #
@@ -425,6 +425,7 @@ def kept_order(
     if unit.is_of_several:
         others = tuple(each for each in unit.together if each != order.instance)
         order = structs.replace(order, together=others, with_group=asked.with_group)
+    own = b""
     same = [order.kind, order.request_id.hex if unit.is_of_several else ""]
     for each in needs:
         if isinstance(each, MoveNeeds):
@@ -433,7 +434,9 @@ def kept_order(
             # What an instance holds counts as free for it alone.
             held = () if each.leaving is None else each.leaving.held
             same += sorted(f"{amount.provider} {amount.resource} {amount.amount}" for amount in held)
-    return KeptRequest(hashlib.sha256("\n".join(same).encode()).digest(), _encoded(order))
+            if each.row.id == order.instance:
+                own = encoded_needs(WaitingNeeds((each.spec,), source))
+    return KeptRequest(hashlib.sha256("\n".join(same).encode()).digest(), _encoded(order), own)
 
 
 def source_of(told: InstanceState, needs: MoveNeeds, kind: MoveKind) -> MoveSource:

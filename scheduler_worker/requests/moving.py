@@ -47,12 +47,10 @@ from scheduler_worker.requests.move_needs import (
     Unit,
     kept_order,
     server_group_of,
-    source_of,
 )
 from scheduler_worker.requests.reading import LastFilters
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_sql import SchedulerTransaction
-from scheduler_worker.waiting import WaitingSpecs
 
 # The hosts that are chosen for orders to move instances.
 
@@ -260,7 +258,6 @@ class Mover:
         settings: SchedulerSettings,
         *,
         know_hosts: Callable[[], Awaitable[None]],
-        waiting: WaitingSpecs,
         unclaimed: UnclaimedShares,
         last_filters: LastFilters,
     ) -> None:
@@ -270,7 +267,6 @@ class Mover:
         self._clock = clock
         self._settings = settings
         self._know_hosts = know_hosts
-        self._waiting = waiting
         self._unclaimed = unclaimed
         self._last_filters = last_filters
 
@@ -284,7 +280,7 @@ class Mover:
         units, wanted = await self._needs.find([ask.message for ask in asks])
         chosen = await self._hosts.find(wanted)
         room = await room_for_moves(await transaction.begun(), self._settings)
-        begun: dict[InstanceId, tuple[InstanceRow, MoveNeeds | None] | None] = {}
+        begun: dict[InstanceId, InstanceRow | None] = {}
         steps_of = []
         for ask, unit, needs, found in zip(asks, units, wanted, chosen, strict=True):
             kept = partial(kept_order, unit, ask.message, needs)
@@ -306,17 +302,8 @@ class Mover:
                 ]
             )
         said = await follow_several(asks, steps_of, transaction)
-        there = [each for each in begun.values() if each is not None]
-        rows = [row for row, _ in there]
+        rows = [each for each in begun.values() if each is not None]
         transaction.when_committed(lambda: self._unclaimed.hold([row for row in rows if row.choices]))
-        # With the needs by which it begins to wait: a later order of the batch for the same instance has others.
-        waits = [
-            (row, (its.spec,), source_of(row.told, its, row.told.move.kind))
-            for row, its in there
-            if row.kept is not None and row.told.move is not None and its is not None
-        ]
-        if waits:
-            transaction.when_committed(lambda: self._waiting.wrote(waits))
         return said
 
     def _moved(
@@ -328,7 +315,7 @@ class Mover:
         row: InstanceRow | None,
         *,
         room: MoveRoom,
-        begun: dict[InstanceId, tuple[InstanceRow, MoveNeeds | None] | None],
+        begun: dict[InstanceId, InstanceRow | None],
     ) -> InstanceRow | BuildRejected:
         """The row after the order to move it, or the refusal. A row whose move begins by this order, or waits, is added to
         `begun`. If one of several that move together is refused, None stands there for each of them.
@@ -347,8 +334,8 @@ class Mover:
             if refusal is None:
                 if verdict.choices and not verdict.move_waits:
                     verdict = self._with_wait(verdict, order, kept)
-                if begun.get(verdict.id, found) is not None:
-                    begun[verdict.id] = verdict, found[1]
+                if begun.get(verdict.id, verdict) is not None:
+                    begun[verdict.id] = verdict
                 return verdict
             verdict = refusal
         if unit.is_of_several and isinstance(verdict, BuildRejected):

@@ -52,7 +52,7 @@ from scheduler_worker.core.instances.rows import (
     after_search,
 )
 from scheduler_worker.outbox import FailedInstances, Outbox
-from scheduler_worker.requests.move_needs import MoveNeeds, MoveNeedsFinder, NeedsFound, Unit, source_of
+from scheduler_worker.requests.move_needs import MoveNeeds, MoveNeedsFinder, NeedsFound, Unit
 from scheduler_worker.requests.moving import (
     JUST_CHANGED,
     MoveHost,
@@ -64,7 +64,7 @@ from scheduler_worker.requests.moving import (
 from scheduler_worker.requests.reading import Search
 from scheduler_worker.settings import PACE, SchedulerPace, SchedulerSettings
 from scheduler_worker.store_sql import SchedulerStore, WaitingInstance
-from scheduler_worker.waiting import MoveSource, WaitingSpecs, first_that_fit
+from scheduler_worker.waiting import MoveSource, WaitingNeeds, WaitingSpecs, first_that_fit, needs_in
 
 # Tries moves again that wait for room, when a host may have it: as if their orders had just come.
 #
@@ -96,20 +96,6 @@ class WaitingMoves:
         self._outbox = outbox
         self._specs = specs
         self._clock = clock
-
-    async def needs_of(self, order: MoveInstance, row: InstanceRow) -> tuple[InstanceSpec, MoveSource] | None:
-        """What a waiting move needs of a host, and where its instance is. None if it does not wait by this order."""
-        if not waits_by(row, order):
-            return None
-        _, ((needs, *_),) = await self._needs.find([order], _as_new([order]))
-        if isinstance(needs, MoveNeeds):
-            return needs.spec, source_of(row.told, needs, order.kind)
-        # It is not possible now. When a host seems to have any room at all, it is tried, and ends.
-        spec = decoded(row.current_spec)
-        if spec is None:
-            return None
-        any_room = InstanceSpec(tuple([(each, 1) for each in spec.classes]), cell=row.told.cell)
-        return any_room, MoveSource(row.told.cell, row.told.host, order.kind == "evacuate")
 
     async def try_again(self, batch: Sequence[tuple[WaitingInstance, MoveInstance]]) -> None:
         rows = await self._store.rows_of(
@@ -331,7 +317,7 @@ class Waker(Periodic):
 
     async def _wake_some(self, room: dict[bytes, int]) -> bool:
         """Search hosts for some of the waiting instances. Returns whether to go on, because some were tried."""
-        learned, goes_on = self._specs.learned(room), False
+        goes_on = False
         limit = min(AT_ONCE, sum(room.values()))
         found: Sequence[WaitingInstance] = ()
         async with self._store.transaction() as transaction:
@@ -344,7 +330,7 @@ class Waker(Periodic):
             if not batch and room:
                 limit += resting
                 found = await transaction.next_waiting(sorted(room), limit)
-                self._specs.read(found, learned)
+                self._specs.read(found)
                 ready = [each for each in found if self._specs.may_be_tried(each.turn)]
                 goes_on = len(ready) < len(found)
                 awake = self._rows_tried.awake(ready, _id_of)
@@ -357,7 +343,7 @@ class Waker(Periodic):
             # A row that another worker has locked was passed over, and may wait still.
             still = {each.digest for each in await self._store.one_waiting_of_each(sorted(gone))}
             for digest in gone - still:
-                self._specs.forget(digest, learned)
+                self._specs.forget(digest)
         await self._rows_tried.each(batch, self._try, _id_of)
         for digest in {each.digest for each in (*found, *batch) if self._rows_tried.rests(each.id)}:
             # Room for what rests is no reason to look again at once.
@@ -373,14 +359,14 @@ class Waker(Periodic):
             await self._try(batch)
 
     async def _learn(self, some: Sequence[WaitingInstance]) -> None:
-        by_id = {each.id: each for each in some}
-        for row in await self._rows(some):
-            one = by_id[row.id]
-            if isinstance(order := _kept(one.build), MoveInstance):
-                if (needs := await self._moves.needs_of(order, row)) is not None:
-                    self._specs.learn(one.digest, (needs[0],), one.turn, needs[1])
-            elif specs := specs_in(row.spec):
-                self._specs.learn(one.digest, specs, one.turn)
+        found = {each.id: needs_in(each.needs) for each in some}
+        rows = await self._store.rows_of([id_ for id_, needs in found.items() if needs is None])
+        for one in some:
+            needs = found[one.id]
+            if needs is None and (row := rows.get(one.id)) is not None:
+                needs = _needs_of_row(row, _kept(one.build))
+            if needs is not None and needs.specs:
+                self._specs.learn(one.digest, needs.specs, one.turn, needs.source)
 
     async def _try(self, woken: Sequence[WaitingInstance]) -> None:
         """Try the first of these, and those after it up to a move among builds, or a build among moves. The others stay woken, so
@@ -472,3 +458,14 @@ class Waker(Periodic):
         by_id = await self._store.rows_of(each.id for each in waiting)
         # In the order of their turns.
         return [by_id[each.id] for each in waiting if each.id in by_id]
+
+
+def _needs_of_row(row: InstanceRow, order: BuildInstance | MoveInstance) -> WaitingNeeds:
+    """The needs of what release 0.1.0 has written as waiting. A move is tried when a host of its cell has any room."""
+    specs = specs_in(row.current_spec)
+    if isinstance(order, BuildInstance):
+        return WaitingNeeds(specs)
+    any_room = [
+        InstanceSpec(tuple([(each, 1) for each in spec.classes]), cell=row.told.cell) for spec in specs[:1]
+    ]
+    return WaitingNeeds(tuple(any_room), MoveSource(row.told.cell, row.told.host, order.kind == "evacuate"))

@@ -160,12 +160,15 @@ class ChangeQuery(Struct, frozen=True):
 
 
 class WaitingInstance(Struct, frozen=True):
-    """An instance that waits for room, with the digest of its spec, and its request, encoded."""
+    """An instance that waits for room: its order and its needs, both encoded, and the digest of the needs. Release 0.1.0 wrote no
+    needs.
+    """
 
     id: InstanceId
     digest: bytes
     build: bytes
     turn: Turn
+    needs: bytes | None = None
 
 
 class KnownCell(Struct, frozen=True):

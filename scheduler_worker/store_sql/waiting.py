@@ -23,7 +23,7 @@ from scheduler_worker.tables import changes as history
 from scheduler_worker.tables import waiting as table
 from scheduler_worker.tables import waking
 
-_READ = (table.c.id, table.c.digest, table.c.build, table.c.precedence, table.c.since)
+_READ = (table.c.id, table.c.digest, table.c.build, table.c.precedence, table.c.since, table.c.needs)
 _IN_TURN = (table.c.precedence, table.c.since, table.c.id)
 # In one statement. SQLite allows 500.
 _LOOKUPS_MAX = 100
@@ -41,6 +41,7 @@ def list_waiting(connection: Connection, rows: Sequence[InstanceRow]) -> None:
                 "since": row.turn[1],
                 "digest": row.kept.digest,
                 "build": row.kept.build,
+                "needs": row.kept.needs,
             }
             for row in rows
             if row.kept is not None and row.told.waiting is not None
@@ -127,8 +128,8 @@ def some_are_woken(connection: Connection) -> bool:
 
 def _read(connection: Connection, query: sa.Select[Any] | sa.CompoundSelect[Any]) -> list[WaitingInstance]:
     return [
-        WaitingInstance(InstanceId(id_), digest, build, (precedence, since))
-        for id_, digest, build, precedence, since in connection.execute(query)
+        WaitingInstance(InstanceId(id_), digest, build, (precedence, since), needs)
+        for id_, digest, build, precedence, since, needs in connection.execute(query)
     ]
 
 

@@ -30,9 +30,10 @@ from scheduler_worker.host_orders import HostOrders
 from scheduler_worker.hosts import HostRegistry, ModeTeller
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
-from scheduler_worker.requests.waking import WaitingMoves
+from scheduler_worker.requests.waking import Waker
 from scheduler_worker.store_sql import waiting
-from scheduler_worker.waiting import WaitingSpecs
+from scheduler_worker.waiting import WaitingSpecs, needs_in
+from tests.narrowing import present
 from tests.planted.replacing import (
     ANY_CLOUD,
     BARE_METAL,
@@ -502,12 +503,10 @@ def _without_priority(row: Any) -> Any:
     )
 
 
-# A scheduler that starts does not read the moves that wait already, nor those that others wrote.
-@planted(
-    "waiting moves forgotten at a restart", WaitingMoves, "needs_of", world="moves that wait", harm="lost"
-)
-async def waiting_moves_not_read(_real: Any, *_: Any) -> None:
-    return None
+# A scheduler reads no moves that wait: those that waited when it started, and those that it hears of.
+@planted("waiting moves forgotten at a restart", Waker, "_learn", world="moves that wait", harm="lost")
+async def waiting_moves_not_read(real: Any, self: Any, some: Any) -> None:
+    await real(self, [each for each in some if present(needs_in(each.needs)).source is None])
 
 
 # A cell says that an instance is stopped, and has not ordered it.

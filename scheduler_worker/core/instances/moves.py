@@ -147,7 +147,9 @@ def move_waits(
         order=None,
         unsaid=True,
         kept=kept,
-        kept_move=KeptMove(order.request_id, kept.build, kept.digest, number, now, until, wait.priority),
+        kept_move=KeptMove(
+            order.request_id, kept.build, kept.digest, number, now, until, wait.priority, kept.needs
+        ),
     )
 
 
@@ -159,7 +161,9 @@ def may_wait(row: InstanceRow, wait: MoveWaits, now: datetime, kept: KeptRequest
     return structs.replace(
         row,
         told=structs.replace(row.told, move=structs.replace(move, waits_until=until)),
-        kept_move=KeptMove(move.request_id, kept.build, kept.digest, move.number, now, until, wait.priority),
+        kept_move=KeptMove(
+            move.request_id, kept.build, kept.digest, move.number, now, until, wait.priority, kept.needs
+        ),
     )
 
 
@@ -264,7 +268,7 @@ def waits_again(row: InstanceRow, now: datetime) -> InstanceRow:
         move=structs.replace(move, ends_by=kept.until, outcome="", failure="", destination="", asked=""),
         waiting=waiting,
     )
-    return structs.replace(row, told=told, unsaid=True, kept=KeptRequest(kept.digest, kept.order))
+    return structs.replace(row, told=told, unsaid=True, kept=KeptRequest(kept.digest, kept.order, kept.needs))
 
 
 # These do not count as moves of their hosts.

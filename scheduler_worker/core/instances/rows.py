@@ -81,12 +81,13 @@ class HostDecision(Struct, frozen=True, array_like=True):
 
 
 class KeptRequest(Struct, frozen=True):
-    """The request of a waiting instance, encoded, and the digest of its spec: a worker searches again with these. Instances
-    of one spec fit on the same hosts.
+    """The order of an instance that waits, encoded: a worker carries it out again when a host may have room. `needs` are those
+    of the order, encoded too (scheduler_worker/waiting.py), and `digest` is made of them: what has one digest fits on the same hosts.
     """
 
     digest: bytes
     build: bytes
+    needs: bytes = b""
 
 
 class KeptMove(Struct, frozen=True, array_like=True):
@@ -103,6 +104,7 @@ class KeptMove(Struct, frozen=True, array_like=True):
     since: datetime
     until: datetime
     priority: int
+    needs: bytes = b""
 
 
 # Of what waits: the priority, negated, and since when. The lowest goes first.

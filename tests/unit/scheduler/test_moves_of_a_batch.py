@@ -18,8 +18,10 @@ from scheduler_worker.core.instances.history import encoded
 from scheduler_worker.core.instances.rows import InstanceRow, accepted
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_sql import NewRequest
+from scheduler_worker.waiting import needs_in
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.placement_orders import provider
+from tests.narrowing import present
 from tests.unit.choosing.scheduler_worlds import a_host, a_state, usage_of, vcpus
 from tests.unit.scheduler.lone_scheduler import NOON, LoneScheduler
 
@@ -70,7 +72,11 @@ class Batches(LoneScheduler):
         self.picture.use([usage_of(self._states[host], used, 2)])
 
     async def digests(self, *numbers: int) -> list[bytes]:
+        """Those of these instances, whose moves wait; the scheduler learns their needs, as when it hears of them."""
         found = await self.store.find_waiting([an_instance(each) for each in numbers])
+        for each in found:
+            needs = present(needs_in(each.needs))
+            self.waiting.learn(each.digest, needs.specs, each.turn, needs.source)
         return [each.digest for each in sorted(found, key=lambda each: each.id)]
 
     def room(self) -> set[bytes]:

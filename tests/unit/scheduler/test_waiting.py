@@ -105,7 +105,7 @@ class Waits:
     def ends(self, number: int) -> None:
         """The search for this one has found a host, and no other one waits with its spec."""
         self.specs.succeeded(b"%06d" % number)
-        self.specs.forget(b"%06d" % number, self.specs.learned([b"%06d" % number]))
+        self.specs.forget(b"%06d" % number)
 
 
 def a_group(number: int, policy: Any = "anti-affinity") -> ServerGroup:
@@ -199,7 +199,7 @@ async def test_one_whose_earlier_instances_are_over_is_not_tried_before_others_t
 
     # The database has one that began to wait later than was known.
     now = WaitingInstance(InstanceId(UUID(int=1)), first, b"", (0, NOON + timedelta(seconds=9)))
-    waits.specs.read([now], waits.specs.learned([first]))
+    waits.specs.read([now])
 
     assert not waits.specs.may_be_tried(now.turn)
     assert {*waits.judge()} == {first, second}
