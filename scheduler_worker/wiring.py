@@ -22,6 +22,7 @@ from msgspec import Struct
 from bus.message import Message
 from bus.messages.build import BuildInstance
 from bus.messages.cloud import RowFailed
+from bus.messages.moves import MoveInstance
 from bus.settings import BusSettings
 from bus.workers.connections import FeedListener, Station, by_station
 from bus.workers.consuming import Subscription
@@ -57,8 +58,8 @@ from scheduler_worker.requests.limits import ProjectLimits
 from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import MoveHostFinder, Mover, UnclaimedShares
 from scheduler_worker.requests.reading import LastFilters, RequestReader
-from scheduler_worker.requests.waking import WaitingMoves, Waker
-from scheduler_worker.settings import PACE, SchedulerPace, SchedulerSettings, plugins_of
+from scheduler_worker.requests.waking import Waker
+from scheduler_worker.settings import PACE, SchedulerPace, SchedulerSettings
 from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.waiting import WaitingSpecs
 
@@ -524,27 +525,15 @@ def _workers(
     given: Given, known: Knowledge, deciders: Deciders, sending: Sending, queues: Queues
 ) -> tuple[Part, ...]:
     """The parts that start when the first snapshot is whole."""
-    store, settings, clock, chance = given.store, given.settings, given.clock, given.chance
+    store, clock, chance = given.store, given.clock, given.chance
     outbox = sending.outbox
-    moves = WaitingMoves(
-        deciders.move_needs,
-        deciders.move_hosts,
-        store,
-        outbox,
-        unclaimed=known.unclaimed,
-        specs=known.waiting,
-        settings=settings,
-        clock=clock,
-    )
     return (
         Waker(
             store,
             outbox,
-            deciders.claimer,
             known.waiting,
-            moves=moves,
+            {BuildInstance: deciders.builder.try_again, MoveInstance: deciders.mover.try_again},
             failed=sending.failed,
-            settings=settings,
             clock=clock,
             chance=chance,
             pace=given.pace,

@@ -106,15 +106,14 @@ class InstanceAdopter:
         now = self._clock()
         rows = await self._store.rows_of([ask.message.instance for ask in asks])
         hosts = await self._hosts_of({row.told.host for row in rows.values()})
-        steps = [partial(self._given_back, ask.message, hosts, now) for ask in asks]
-        return await follow(asks, steps, transaction)
+        return await follow(asks, partial(self._given_back, hosts, now), transaction)
 
     def _given_back(
         self,
-        order: GiveBackInstance,
         hosts: Mapping[tuple[str, str], HostState],
         now: datetime,
         row: InstanceRow | None,
+        order: GiveBackInstance,
     ) -> InstanceRow | BuildRejected:
         if row is None or row.told.request_id == NO_REQUEST:
             return rejection("instance", order.instance, "there is no such instance")

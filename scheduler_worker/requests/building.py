@@ -8,8 +8,9 @@
 Several workers may have the same request. The rows of its instances decide between them: a worker writes its outcome
 only on rows that are still open, and if another worker was first, it releases the claim that it got.
 
-An instance that finds no room, and whose request asked to wait, is written as waiting: the message is acknowledged, and
-requests/waking.py tries it again. A copy of the request that finds a host meanwhile places it all the same.
+An instance that finds no room, and whose request asked to wait, is written as waiting: the message is acknowledged. When a
+host may have room, requests/waking.py has its order carried out again (`Builder.try_again`), by the same steps as a new one after it
+is accepted. A copy of the request that finds a host meanwhile places it all the same.
 
 A row costs as much as everything else that is done here. So if a batch has several requests, all delivered for the
 first time, those that get the host of their first choice at once are written once, as placed. Until then only the
@@ -20,7 +21,7 @@ the request before it becomes a dead letter: otherwise the claim of its first de
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -33,7 +34,7 @@ from engine.flavors import InstanceId
 from engine.requests import COUNT_MAX
 from kit.metrics import Histogram, Readings
 from scheduler_worker.claiming.claimer import Claimer
-from scheduler_worker.core.instances.history import specs_in
+from scheduler_worker.core.instances.history import alternatives_in, decoded, specs_in
 from scheduler_worker.core.instances.rows import (
     ACCEPTED,
     PLACED,
@@ -176,9 +177,7 @@ class Builder:
                 [one for build in builds if not build.is_whole for one in build.searches]
             )
         await self._accept_and_find(builds, transaction)
-        await self._decide(builds, transaction)
-        await self._place_waiting(builds, transaction)
-        await transaction.note(row for build in builds if not build.rejection for row in build.rows)
+        told = await self._decide(builds, transaction)
         accepted = sum([build.rejection is None for build in builds])
         self._counts["accepted"] += accepted
         self._counts["rejected"] += len(asks) - len(valid) + len(builds) - accepted
@@ -193,10 +192,9 @@ class Builder:
                 if build.rejection is not None or len(build.rows) > 1 or build.rows[0].told.state != PLACED
             ]
         for build in builds:
-            if not build.is_placed:
-                said += await self._release(build, transaction)
             for each in build.requests:
-                said += _answered(each, build, transaction)
+                said += _answered(each, build)
+        said += told
         for ask in came_back_too_late:
             if ask.attempts:
                 # An earlier try may have claimed for it, and died before it wrote that down.
@@ -210,9 +208,31 @@ class Builder:
             if known := builds.get(one.id.int):
                 known.requests.append(one)
             else:
-                build = builds[one.id.int] = _Build(one, now, self._settings)
+                build = builds[one.id.int] = _new_build(one, now, self._settings)
                 self._claimer.picture.usual.note(one.spec.amounts, len(build.rows))
         return [*builds.values()]
+
+    async def try_again(
+        self, orders: Mapping[InstanceId, BuildInstance], transaction: OutboxTransaction
+    ) -> tuple[list[Said], Mapping[InstanceId, bool]]:
+        """Search hosts again for these instances, which wait by these orders. Returns what is to be said, and those that wait
+        on, each with whether its search gave up before it had tried all hosts.
+        """
+        rows = await self._store.rows_of(orders)
+        # Placement may find the moment of their acceptance too old. At this time nothing waits for the row of an unknown host.
+        since = self._clock() - timedelta(seconds=self._claimer.pace.host_row_wait_s)
+        builds = [
+            _build_again(row, order, max(row.issued_at, since), self._settings)
+            for id_, order in orders.items()
+            if (row := rows.get(id_)) is not None and row.told.state == WAITING
+        ]
+        await self._claimer.find_hosts([build.searches[0] for build in builds])
+        said = await self._decide(builds, transaction)
+        return said, {
+            build.rows[0].id: isinstance(build.searches[0].outcome, SearchRefused)
+            for build in builds
+            if build.rows[0].told.state == WAITING
+        }
 
     async def _accept_and_find(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
         found: list[_Build] = []
@@ -235,8 +255,22 @@ class Builder:
             at_once = [build.as_placed(placed_at) for build in found]
             await _accept(await transaction.begun(), found, at_once)
 
-    async def _decide(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
-        """Write the outcomes of the searches on the rows that are still open (compare and set)."""
+    async def _decide(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> list[Said]:
+        """Write the outcomes of the searches on the rows that are still open (compare and set). Returns the messages of the rows, and
+        releases of claims that none of them needs.
+        """
+        await self._decide_accepted(builds, transaction)
+        await self._decide_waiting(builds, transaction)
+        await transaction.note(row for build in builds if not build.rejection for row in build.rows)
+        said: list[Said] = []
+        for build in builds:
+            if not build.is_placed:
+                said += await self._release(build, transaction)
+            for row in build.rows if not build.rejection else ():
+                said += transaction.tells(row, build.ask)
+        return said
+
+    async def _decide_accepted(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
         now = self._clock()
         if any(build.is_whole for build in builds):
             await self._lock_open(builds, transaction)
@@ -253,30 +287,31 @@ class Builder:
                 if row.told.no_valid_host is not None and row.id not in others:
                     self._last_filters.no_host(row.told.no_valid_host)
 
-    async def _place_waiting(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
-        """Place instances that another worker wrote as waiting, while this worker found hosts for them in a copy of the
-        same request. Claims for them are not released, since a worker that tries the waiting instance may have found
-        such a claim and use it.
+    async def _decide_waiting(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
+        """Decide instances that wait: those that are tried again; and of a copy of their request those for which this worker has
+        found hosts, while another one wrote them as waiting. Claims for these are not released, since a worker that tries the
+        waiting instance may have found such a claim and use it.
         """
         found = {
             build.rows[at].id: (build, at)
             for build in builds
-            if build.kept is not None and build.rejection is None
+            if build.rejection is None
             for at, row in enumerate(build.rows)
-            if row.told.state == WAITING and isinstance(build.searches[at].outcome, Holds)
+            if row.told.state == WAITING
+            and (build.has_waited or isinstance(build.searches[at].outcome, Holds))
         }
         if not found:
             return
         store = await transaction.begun()
         rows = await store.lock(sorted(found))
-        placed = []
+        decided = []
         for id_, row in rows.items():
             build, at = found[id_]
             build.rows[at] = row
             if (after := build.decided(at, self._clock())) is not None:
                 build.rows[at] = after
-                placed.append(after)
-        await store.save(placed)
+                decided.append(after)
+        await store.save(decided)
 
     async def _lock_open(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
         """Lock the rows of the instances that have not ended. So if the instances of a request are placed all or none,
@@ -292,7 +327,7 @@ class Builder:
 
     async def _release(self, build: "_Build", transaction: OutboxTransaction) -> list[Said]:
         """Release the claims that the searches got, if the instances were decided otherwise meanwhile."""
-        ask = build.requests[0].ask
+        ask = build.ask
         held = [
             (row, one.outcome)
             for row, one in zip(build.rows, build.searches, strict=True)
@@ -305,7 +340,7 @@ class Builder:
                 if row.is_open or row.may_lose(is_new=holds.is_new)
             ]
         # An earlier try of a rejected request may have claimed for it, and died before it released that.
-        if ask.attempts or held:
+        if ask is not None and (ask.attempts or held):
             new: set[InstanceId] = {row.id for row, holds in held if holds.is_new}
             return await released_unless_held(ask, transaction, self._clock(), new=new)
         return []
@@ -363,39 +398,38 @@ class Builder:
 
 
 class _Build:
-    """A build request while it is worked on, with all of its deliveries in this batch. The first delivery is the one
-    that is built.
+    """The instances of one order while it is worked on, with the search for the host of each: all instances of a request, with all
+    of its deliveries in this batch, the first of which is the one that is built; or an instance that has waited, without requests.
     """
 
-    def __init__(self, request: ValidRequest, now: datetime, settings: SchedulerSettings) -> None:
-        self.requests = [request]
-        self.rows = list(
-            new_rows(request.ask.message, now, settings, request.spec_bytes, by=request.ask.sender)
-        )
-        self.searches = [
-            Search(
-                row.id,
-                row.issued_at,
-                request.ask.message,
-                request.spec,
-                request.alternatives,
-                trace=request.ask.trace,
-            )
-            for row in self.rows
-        ]
-        if request.unjoined:
-            for search in self.searches:
-                search.outcome = SearchRefused(request.unjoined)
+    def __init__(
+        self,
+        rows: Sequence[InstanceRow],
+        searches: Sequence[Search],
+        settings: SchedulerSettings,
+        request: ValidRequest | None = None,
+    ) -> None:
+        self.requests = [] if request is None else [request]
+        self.rows = list(rows)
+        self.searches = searches
         self.rejection: BuildRejected | None = None
         # Why none of its instances is built.
         self.refusal: SearchRefused | None = None
         self._timeouts = Timeouts(settings.request_timeout_s, settings.node_request_timeout_s)
-        self.kept = _kept_request(request)
+        self.kept = None if request is None else _kept_request(request)
+
+    @property
+    def ask(self) -> Received[BuildInstance] | None:
+        return self.requests[0].ask if self.requests else None
+
+    @property
+    def has_waited(self) -> bool:
+        return not self.requests
 
     @property
     def is_whole(self) -> bool:
         """Must all instances of this request be placed together, or none?"""
-        return self.requests[0].ask.message.all_or_nothing and len(self.searches) > 1
+        return self.searches[0].build.all_or_nothing and len(self.searches) > 1
 
     def are_all_open(self) -> bool:
         """Is no instance of this request decided yet? If some are, which happens when a client deletes them, the others
@@ -418,8 +452,8 @@ class _Build:
 
     @property
     def open(self) -> list[int]:
-        """The instances that are to be decided, by their index in the request; empty for a request that is rejected. An
-        instance that waits, by a copy of the request, is not among them: requests/waking.py tries it again.
+        """The instances that are accepted and to be decided, by their index in the request; empty for a request that is
+        rejected. Those that wait are not among them.
         """
         if self.rejection:
             return []
@@ -456,6 +490,29 @@ class _Build:
         decided = [self.decided(at, now) for at in range(len(self.rows))]
         rows = tuple([row for row in decided if row is not None])
         return NewRequest(self.requests[0].id, self.requests[0].digest, rows)
+
+
+def _new_build(request: ValidRequest, now: datetime, settings: SchedulerSettings) -> _Build:
+    ask = request.ask
+    rows = new_rows(ask.message, now, settings, request.spec_bytes, by=ask.sender)
+    searches = [
+        Search(row.id, row.issued_at, ask.message, request.spec, request.alternatives, trace=ask.trace)
+        for row in rows
+    ]
+    if request.unjoined:
+        for search in searches:
+            search.outcome = SearchRefused(request.unjoined)
+    return _Build(rows, searches, settings, request)
+
+
+def _build_again(
+    row: InstanceRow, order: BuildInstance, claimed_at: datetime, settings: SchedulerSettings
+) -> _Build:
+    """An instance that has waited. Its row has what it needs: a flavor or a group may have been changed or deleted since."""
+    spec = decoded(row.spec)
+    assert spec is not None, "a row that waits has its needs"
+    search = Search(row.id, claimed_at, order, spec, alternatives_in(row.spec))
+    return _Build([row], [search], settings)
 
 
 async def _accept(
@@ -506,7 +563,7 @@ def rows_or_rejection(
             return taken_instances(request.id, instances)
 
 
-def _answered(request: ValidRequest, build: _Build, transaction: OutboxTransaction) -> list[Said]:
+def _answered(request: ValidRequest, build: _Build) -> list[Said]:
     if build.rejection is not None:
         return list(rejected(request.ask, build.rejection))
     if request.digest != build.requests[0].digest:
@@ -514,11 +571,7 @@ def _answered(request: ValidRequest, build: _Build, transaction: OutboxTransacti
     instances = tuple([row.id for row in build.rows])
     told = BuildAccepted(request_id=request.id, instances=instances, project=request.ask.message.project)
     # As a reply, and as an event.
-    said: list[Said] = [Answer(request.ask, told), Tell(told, request.ask)]
-    if request is build.requests[0]:
-        for row in build.rows:
-            said += transaction.tells(row, request.ask)
-    return said
+    return [Answer(request.ask, told), Tell(told, request.ask)]
 
 
 def _ended(row: InstanceRow, now: datetime) -> InstanceRow:

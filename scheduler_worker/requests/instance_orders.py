@@ -133,8 +133,8 @@ class RebuildImages:
 Order = TypeVar("Order", DeleteInstance, RebuildInstance, MoveInstance, EndMove, GiveBackInstance)
 # The row after a step; None if it stays as it is.
 Step = Callable[[InstanceRow | None], InstanceRow | None]
-# The row after an order, or why it is refused; the same row if the order was followed before.
-OrderStep = Callable[[InstanceRow | None], InstanceRow | BuildRejected]
+# The rows of an order's instances after it, or why it is refused for all of them; the same row where it was followed before.
+OrderStep = Callable[[Mapping[InstanceId, InstanceRow]], Sequence[InstanceRow] | BuildRejected]
 
 
 class Ordered(NamedTuple):
@@ -176,24 +176,28 @@ async def tell_all(
 
 async def follow_several(
     asks: Sequence[Received[Order]],
-    steps_of: Sequence[Sequence[tuple[InstanceId, OrderStep]]],
+    steps: Sequence[tuple[Sequence[InstanceId], OrderStep]],
     transaction: OutboxTransaction,
 ) -> list[Said]:
-    """Follow these orders, each by a step for each of its instances: for all of them, or for none if one step is refused."""
-    verdicts: list[dict[InstanceId, InstanceRow | BuildRejected]] = [{} for _ in asks]
-    steps = []
-    for ask, each, verdict in zip(asks, steps_of, verdicts, strict=True):
-        steps += [Ordered(id_, partial(_look, verdict, id_, order_step)) for id_, order_step in each]
-        steps += [Ordered(id_, partial(_take, verdict, id_), ask.by) for id_, _ in each]
-    rows = await take_steps(await transaction.begun(), steps)
-    causes = {id_: ask for ask, verdict in zip(asks, verdicts, strict=True) for id_ in verdict}
+    """Follow these orders, each by one step for all of its instances."""
+    store = await transaction.begun()
+    rows = dict(await store.lock(sorted({id_ for ids, _ in steps for id_ in ids})))
+    changed: dict[InstanceId, InstanceRow] = {}
+    verdicts: list[Sequence[InstanceRow] | BuildRejected] = []
+    for ask, (_, step) in zip(asks, steps, strict=True):
+        verdict = step(rows)
+        verdicts.append(verdict)
+        for row in () if isinstance(verdict, BuildRejected) else verdict:
+            if row is not rows[row.id]:
+                changed[row.id] = rows[row.id] = with_history(rows[row.id], row, ask.by)
+    await store.save([*changed.values()])
+    causes = {id_: ask for ask, (ids, _) in zip(asks, steps, strict=True) for id_ in ids}
     said = await tell_all(rows, asks, transaction, causes)
     for ask, verdict in zip(asks, verdicts, strict=True):
-        refusal = next((each for each in verdict.values() if isinstance(each, BuildRejected)), None)
-        if refusal is not None:
-            said += rejected(ask, refusal)
+        if isinstance(verdict, BuildRejected):
+            said += rejected(ask, verdict)
             continue
-        told = [rows[id_].told for id_, each in verdict.items() if isinstance(each, InstanceRow)]
+        told = [rows[each.id].told for each in verdict]
         said.append(
             Answer(ask, InstancesFound(instances=tuple(told if len(told) == 1 else map(_alone, told))))
         )
@@ -209,32 +213,19 @@ def _alone(told: InstanceState) -> InstanceState:
     return structs.replace(told, move=structs.replace(told.move, together=()))
 
 
-def _look(
-    verdict: dict[InstanceId, InstanceRow | BuildRejected],
-    id_: InstanceId,
-    order_step: OrderStep,
-    row: InstanceRow | None,
-) -> None:
-    verdict[id_] = order_step(row)
-
-
-def _take(
-    verdict: Mapping[InstanceId, InstanceRow | BuildRejected],
-    id_: InstanceId,
-    _row: InstanceRow | None,
-) -> InstanceRow | None:
-    if any(isinstance(each, BuildRejected) for each in verdict.values()):
-        return None
-    found = verdict[id_]
-    return found if isinstance(found, InstanceRow) else None
-
-
 async def follow(
-    asks: Sequence[Received[Order]], order_steps: Sequence[OrderStep], transaction: OutboxTransaction
+    asks: Sequence[Received[Order]],
+    decide: Callable[[InstanceRow | None, Order], InstanceRow | BuildRejected],
+    transaction: OutboxTransaction,
 ) -> list[Said]:
-    """Follow these orders, each by the step of its own instance."""
-    steps_of = [[(ask.message.instance, step)] for ask, step in zip(asks, order_steps, strict=True)]
-    return await follow_several(asks, steps_of, transaction)
+    """Follow these orders, each about one instance."""
+
+    def step(order: Order, rows: Mapping[InstanceId, InstanceRow]) -> Sequence[InstanceRow] | BuildRejected:
+        after = decide(rows.get(order.instance), order)
+        return after if isinstance(after, BuildRejected) else (after,)
+
+    steps = [((ask.message.instance,), partial(step, ask.message)) for ask in asks]
+    return await follow_several(asks, steps, transaction)
 
 
 def instance_order_handlers(
@@ -284,7 +275,7 @@ def instance_order_handlers(
         decide = partial(
             rebuilt, now=clock(), timeout_s=rebuild_timeout_s, why_no_work=why_no_work, image_of=image_of
         )
-        return await follow(asks, [partial(decide, order=ask.message) for ask in asks], transaction)
+        return await follow(asks, decide, transaction)
 
     def why_no_work(cell: str, host: str) -> str:
         """Why the host cannot follow an order; empty if it can. A bare-metal node can even while its daemon is away,
@@ -325,4 +316,4 @@ async def _on_ends(
 ) -> list[Said]:
     await know_hosts()
     decide = partial(move_ended, now=clock(), is_up=picture.is_up)
-    return await follow(asks, [partial(decide, order=ask.message) for ask in asks], transaction)
+    return await follow(asks, decide, transaction)

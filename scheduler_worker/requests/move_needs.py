@@ -22,15 +22,16 @@ from engine.requests.spec import PROFILE, profile_to_find, with_profile, with_si
 from kit.errors import WrongAnswer
 from scheduler_worker.core.instances.history import decoded, encoded, flavor_of, request_of
 from scheduler_worker.core.instances.moves import (
+    as_new,
     is_on,
     is_taken,
     problem_with,
     stays_on_host,
+    waits_by,
     why_stays_on_node,
 )
 from scheduler_worker.core.instances.resizes import as_in_change, flavor_after, problem_with_size, refused
-from scheduler_worker.core.instances.rows import DELETED, DELETING, InstanceRow, KeptRequest, is_of
-from scheduler_worker.requests.catalog import stored_profiles
+from scheduler_worker.core.instances.rows import DELETED, DELETING, MOVING, InstanceRow, KeptRequest, is_of
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.waiting import MoveSource, WaitingNeeds, encoded_needs
@@ -42,6 +43,8 @@ from scheduler_worker.waiting import MoveSource, WaitingNeeds, encoded_needs
 
 
 Rows = Mapping[ConsumerId, InstanceRow]
+# Why an instance waits on that others have left behind: it will find its group on the next host.
+ON_THEIR_WAY = "others that move by this order are on their way: it follows them"
 
 
 class Unit(Struct, frozen=True):
@@ -76,21 +79,40 @@ class Unit(Struct, frozen=True):
 
 
 async def units_of(
-    orders: Sequence[MoveInstance],
-    store: SchedulerStore,
-    picture: Picture,
-    as_seen: Callable[[InstanceRow], InstanceRow],
+    orders: Sequence[MoveInstance], store: SchedulerStore, picture: Picture, *, again: bool
 ) -> tuple[list[Unit], Rows]:
-    """What each order asks for, and the rows of all instances that it names or means, each as `as_seen` makes it."""
+    """What each order asks for, and the rows of all instances that it names or means. With `again`, moves wait by these orders: then
+    the rows are as they would be without the orders.
+    """
     ids = [id_ for order in orders for id_ in (order.instance, *order.together)]
-    rows = {id_: as_seen(row) for id_, row in (await store.rows_of(ids)).items()}
+    rows = await store.rows_of(ids)
+    if again:
+        orders = [_for_those_left(order, rows) for order in orders]
     members = [
         _members_beside(rows.get(order.instance), picture) if order.with_group else [] for order in orders
     ]
     new = [id_ for of_order in members for id_ in of_order if id_ not in rows]
-    rows |= {id_: as_seen(row) for id_, row in (await store.rows_of(new)).items()}
+    rows |= await store.rows_of(new)
+    if again:
+        requests = {order.request_id for order in orders}
+        rows = {id_: as_new(row, requests) for id_, row in rows.items()}
     units = [_unit(order, rows, beside) for order, beside in zip(orders, members, strict=True)]
     return [structs.replace(unit, leaves=_hosts_left(unit, rows, picture)) for unit in units], rows
+
+
+def _for_those_left(order: MoveInstance, rows: Rows) -> MoveInstance:
+    """The order by which moves wait, without the other instances that it does not move any more."""
+    left = [
+        id_ for id_ in order.together if waits_by(rows.get(id_), order) or _moves_by(rows.get(id_), order)
+    ]
+    return structs.replace(order, together=tuple(left))
+
+
+def _moves_by(row: InstanceRow | None, order: MoveInstance) -> bool:
+    """Has its cell the move of this order, as far as is known here?"""
+    if row is None or row.told.state != MOVING or row.told.move is None:
+        return False
+    return row.told.move.request_id == order.request_id
 
 
 def _hosts_left(unit: Unit, rows: Rows, picture: Picture) -> tuple[ProviderId, ...]:
@@ -111,6 +133,8 @@ def _unit(order: MoveInstance, rows: Rows, members: Sequence[InstanceId]) -> Uni
         move = row.told.move
         known = move.together if move is not None and move.request_id == order.request_id else ()
         return _of_all(alone, known)
+    if any(_moves_by(rows.get(id_), order) for id_ in order.together):
+        return Unit((alone,), refusal=refused(order, "together", "", ON_THEIR_WAY))
     there = [
         each
         for id_ in members
@@ -211,28 +235,26 @@ class MoveNeedsFinder:
         self._make_sure = make_sure
 
     async def find(
-        self,
-        orders: Sequence[MoveInstance],
-        as_seen: Callable[[InstanceRow], InstanceRow] = lambda row: row,
+        self, orders: Sequence[MoveInstance], *, again: bool = False
     ) -> tuple[list[Unit], list[list[NeedsFound]]]:
         """What each order asks for, and what each of its instances needs of a host, or why it is refused. None if no host
         is to be chosen: the order was carried out before, or the instance stays where it is.
 
         The picture learns of members of groups with a delay. So it catches up before an order is refused because others of
-        a group would stay.
+        a group would stay. With `again`, moves wait by these orders.
         """
-        units, wanted = await self._needed_now(orders, as_seen)
+        units, wanted = await self._needed_now(orders, again=again)
         if any(
             isinstance(each, BuildRejected) and each.field == "together" for needs in wanted for each in needs
         ):
             await self._make_sure()
-            units, wanted = await self._needed_now(orders, as_seen)
+            units, wanted = await self._needed_now(orders, again=again)
         return units, wanted
 
     async def _needed_now(
-        self, orders: Sequence[MoveInstance], as_seen: Callable[[InstanceRow], InstanceRow]
+        self, orders: Sequence[MoveInstance], *, again: bool
     ) -> tuple[list[Unit], list[list[NeedsFound]]]:
-        units, rows = await units_of(orders, self._store, self._picture, as_seen)
+        units, rows = await units_of(orders, self._store, self._picture, again=again)
         profiles = await stored_profiles(self._store, map(_flavor_with_profile, orders))
         held = await self._held_by(
             [

@@ -1,6 +1,7 @@
 """Orders to move instances: check them, choose hosts in the picture, lock the rows, write, answer.
 
-A move for which no host has room waits, if its order says so: waking.py tries it again.
+A move for which no host has room waits, if its order says so: when a host may have room, waking.py has the order followed again
+(`Mover.try_again`), by the same steps.
 
 Nothing is claimed here. The instance's cell asks placement to swap the claim, since only the cell knows the last
 attempt. Until then the picture holds the chosen share (`UnclaimedShares`).
@@ -8,13 +9,13 @@ attempt. Until then the picture holds the chosen share (`UnclaimedShares`).
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
 from bus.messages.build import BuildRejected, InstanceState
-from bus.messages.moves import MoveInstance
-from bus.workers.handlers import Handlers, Received, Said
+from bus.messages.moves import MOVE_LIMITS, MoveInstance
+from bus.workers.handlers import Handlers, Received, Said, Tell
 from engine.choosing.choosing import Chosen, choose, choose_together
 from engine.choosing.explaining import in_words
 from engine.choosing.hosts import Occupant, what_if
@@ -26,21 +27,27 @@ from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
 from scheduler_worker.core.instances.moves import (
     MoveRoom,
+    before_wait,
+    begun,
     is_done,
     is_on,
     is_taken,
     may_wait,
     move_waits,
+    move_waits_on,
     moved,
     problem_with,
     stays_on_host,
+    wait_ended,
     wait_of,
+    waits_by,
 )
 from scheduler_worker.core.instances.resizes import refused, with_order
 from scheduler_worker.core.instances.rows import InstanceRow, KeptRequest
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.instance_orders import follow_several
 from scheduler_worker.requests.move_needs import (
+    ON_THEIR_WAY,
     MoveNeeds,
     MoveNeedsFinder,
     NeedsFound,
@@ -277,102 +284,163 @@ class Mover:
         self, asks: Sequence[Received[MoveInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
         await self._know_hosts()
-        units, wanted = await self._needs.find([ask.message for ask in asks])
+        return await self._follow(asks, await self._moves(asks), transaction)
+
+    async def try_again(
+        self, orders: Mapping[InstanceId, MoveInstance], transaction: OutboxTransaction
+    ) -> tuple[list[Said], Mapping[InstanceId, bool]]:
+        """Follow these orders, by which moves of these instances wait, once more. Returns what is to be said, and those that wait on,
+        each with whether this may pass without a change of hosts.
+        """
+        # One try counts for all instances that move together.
+        once = {(order.request_id, None if order.together else id_): order for id_, order in orders.items()}
+        asks = [Received(order, "", "", "", "", 0) for order in once.values()]
+        moves = await self._moves(asks, again=True)
+        said = await self._follow(asks, moves, transaction)
+        waits_on = {id_: may_pass for move in moves for id_, may_pass in move.waits_on.items()}
+        # Nobody waits for an answer: only the rows have something to say.
+        return [each for each in said if isinstance(each, Tell) and each.kept is not None], waits_on
+
+    async def _moves(
+        self, asks: Sequence[Received[MoveInstance]], *, again: bool = False
+    ) -> Sequence["_Move"]:
+        units, wanted = await self._needs.find([ask.message for ask in asks], again=again)
         chosen = await self._hosts.find(wanted)
+        return [
+            _Move(ask.message, unit, needs, found, again=again)
+            for ask, unit, needs, found in zip(asks, units, wanted, chosen, strict=True)
+        ]
+
+    async def _follow(
+        self,
+        asks: Sequence[Received[MoveInstance]],
+        moves: Sequence["_Move"],
+        transaction: OutboxTransaction,
+    ) -> list[Said]:
         room = await room_for_moves(await transaction.begun(), self._settings)
-        begun: dict[InstanceId, InstanceRow | None] = {}
-        steps_of = []
-        for ask, unit, needs, found in zip(asks, units, wanted, chosen, strict=True):
-            kept = partial(kept_order, unit, ask.message, needs)
-            steps_of.append(
-                [
-                    (
-                        order.instance,
-                        partial(
-                            self._moved,
-                            unit,
-                            order,
-                            (there, each if isinstance(each, MoveNeeds) else None),
-                            kept,
-                            room=room,
-                            begun=begun,
-                        ),
-                    )
-                    for order, each, there in zip(unit.orders, needs, found, strict=True)
-                ]
-            )
-        said = await follow_several(asks, steps_of, transaction)
-        rows = [each for each in begun.values() if each is not None]
-        transaction.when_committed(lambda: self._unclaimed.hold([row for row in rows if row.choices]))
+        steps = [
+            ([order.instance for order in move.unit.orders], partial(self._after, move, room))
+            for move in moves
+        ]
+        said = await follow_several(asks, steps, transaction)
+        held = [row for move in moves for row in move.begun if row.choices]
+        transaction.when_committed(lambda: self._unclaimed.hold(held))
         return said
 
-    def _moved(
-        self,
-        unit: Unit,
-        order: MoveInstance,
-        found: tuple[MoveHost, MoveNeeds | None],
-        kept: Callable[[MoveInstance], KeptRequest],
-        row: InstanceRow | None,
-        *,
-        room: MoveRoom,
-        begun: dict[InstanceId, InstanceRow | None],
-    ) -> InstanceRow | BuildRejected:
-        """The row after the order to move it, or the refusal. A row whose move begins by this order, or waits, is added to
-        `begun`. If one of several that move together is refused, None stands there for each of them.
-        """
-        verdict = unit.refusal or after_order(
-            row, order, *found, now=self._clock(), settings=self._settings, unit=unit
-        )
-        if isinstance(verdict, NoValidHost):
-            assert row is not None, "a row that is not there is refused"
-            self._last_filters.no_host(verdict)
-            verdict = self._without_host(row, order, verdict, kept, unit.together)
-        if isinstance(verdict, InstanceRow) and row is not None and verdict.told is not row.told:
-            # Instances that move together count as one move.
-            counts = order is unit.orders[0] and not verdict.move_waits
-            refusal = room.take(verdict, order) if counts else None
-            if refusal is None:
-                if verdict.choices and not verdict.move_waits:
-                    verdict = self._with_wait(verdict, order, kept)
-                if begun.get(verdict.id, verdict) is not None:
-                    begun[verdict.id] = verdict
-                return verdict
-            verdict = refusal
-        if unit.is_of_several and isinstance(verdict, BuildRejected):
-            room.give_back(unit.orders[0])
-            begun.update(dict.fromkeys(each.instance for each in unit.orders))
-        return verdict
+    def _after(
+        self, move: "_Move", room: MoveRoom, rows: Mapping[InstanceId, InstanceRow]
+    ) -> Sequence[InstanceRow] | BuildRejected:
+        """The rows of all instances that the order moves, or why it moves none of them."""
+        unit, now = move.unit, self._clock()
+        verdicts = [
+            unit.refusal
+            or after_order(
+                move.as_new(rows.get(order.instance)),
+                order,
+                there,
+                needs if isinstance(needs, MoveNeeds) else None,
+                now=now,
+                settings=self._settings,
+                unit=unit,
+            )
+            for order, needs, there in zip(unit.orders, move.needs, move.found, strict=True)
+        ]
+        problem: BuildRejected | NoValidHost | None = None
+        for kind in (NoValidHost, BuildRejected):
+            problem = next((each for each in verdicts if isinstance(each, kind)), problem)
+        after = [each for each in verdicts if isinstance(each, InstanceRow)]
+        if problem is None and after[0].told is not rows[after[0].id].told:
+            problem = room.take(after[0], unit.orders[0])
+        if problem is not None:
+            return self._without_host(move, problem, rows)
+        after = [
+            self._begun(move, order, rows[row.id], row) for order, row in zip(unit.orders, after, strict=True)
+        ]
+        move.begun = [row for row in after if row.told is not rows[row.id].told]
+        return after
+
+    def _begun(
+        self, move: "_Move", order: MoveInstance, before: InstanceRow, row: InstanceRow
+    ) -> InstanceRow:
+        """The row of a move that begins; if its order waits for room, it does so should others get this room."""
+        if move.waits(before):
+            return begun(row, before)
+        wait = wait_of(order)
+        if row.told is before.told or not row.choices or wait is None:
+            return row
+        return may_wait(row, wait, self._clock(), move.kept(order))
 
     def _without_host(
-        self,
-        row: InstanceRow,
-        order: MoveInstance,
-        found: NoValidHost,
-        kept: Callable[[MoveInstance], KeptRequest],
-        together: tuple[InstanceId, ...],
-    ) -> InstanceRow | BuildRejected:
-        """The row of a move that begins to wait, since no host has room; or the refusal of one that does not wait, or that names
-        no host to which it may ever go.
-        """
-        why_none = why_none_named(self._picture, order, row.told)
-        why = in_words(found)
-        wait = wait_of(order)
-        if why_none or wait is None:
-            return refused(order, "instance", order.instance, f"no valid host: {why_none or why}")
-        return move_waits(
-            row,
-            order,
-            wait,
-            self._clock(),
-            kept=kept(order),
-            reason=why,
-            no_valid_host=found,
-            together=together,
-        )
+        self, move: "_Move", problem: BuildRejected | NoValidHost, rows: Mapping[InstanceId, InstanceRow]
+    ) -> Sequence[InstanceRow] | BuildRejected:
+        """The rows of moves that wait on, or that begin to; or why the order is refused."""
+        orders = move.unit.orders
+        if move.again:
+            waiting = [row for order in orders if (row := rows.get(order.instance)) and move.waits(row)]
+            after = [_waits_on(row, problem, self._clock()) for row in waiting]
+            move.waits_on = {row.id: isinstance(problem, BuildRejected) for row in after if row.move_waits}
+            return after
+        if isinstance(problem, BuildRejected):
+            return problem
+        after = []
+        for order in orders:
+            self._last_filters.no_host(problem)
+            row, wait = rows[order.instance], wait_of(order)
+            why_none, why = why_none_named(self._picture, order, row.told), in_words(problem)
+            if why_none or wait is None:
+                return refused(order, "instance", order.instance, f"no valid host: {why_none or why}")
+            after.append(
+                move_waits(
+                    row,
+                    order,
+                    wait,
+                    self._clock(),
+                    kept=move.kept(order),
+                    reason=why,
+                    no_valid_host=problem,
+                    together=move.unit.together,
+                )
+            )
+        return after
 
-    def _with_wait(
-        self, row: InstanceRow, order: MoveInstance, kept: Callable[[MoveInstance], KeptRequest]
-    ) -> InstanceRow:
-        """The row of a move that begins at once; if its order waits for room, it does so should others get this room."""
-        wait = wait_of(order)
-        return row if wait is None else may_wait(row, wait, self._clock(), kept(order))
+
+class _Move:
+    """An order to move instances while it is worked on, with what it needs and what was found for each of them. With `again`, they
+    may wait by it already.
+    """
+
+    def __init__(
+        self,
+        asked: MoveInstance,
+        unit: Unit,
+        needs: Sequence[NeedsFound],
+        found: Sequence[MoveHost],
+        *,
+        again: bool,
+    ) -> None:
+        self.asked = asked
+        self.unit = unit
+        self.needs = needs
+        self.found = found
+        self.again = again
+        # The rows whose moves have begun by it; and those that wait on, each with whether the reason may pass by itself.
+        self.begun: Sequence[InstanceRow] = ()
+        self.waits_on: Mapping[InstanceId, bool] = {}
+
+    def waits(self, row: InstanceRow) -> bool:
+        return self.again and waits_by(row, self.asked)
+
+    def as_new(self, row: InstanceRow | None) -> InstanceRow | None:
+        return before_wait(row) if row is not None and self.waits(row) else row
+
+    def kept(self, order: MoveInstance) -> KeptRequest:
+        return kept_order(self.unit, self.asked, self.needs, order)
+
+
+def _waits_on(row: InstanceRow, problem: BuildRejected | NoValidHost, now: datetime) -> InstanceRow:
+    """The row of a move that waits on after another try; or whose wait ends, since the move is not possible any more."""
+    if isinstance(problem, NoValidHost):
+        return move_waits_on(row, in_words(problem), problem)
+    if problem.field in MOVE_LIMITS or problem.reason in (JUST_CHANGED, ON_THEIR_WAY):
+        return move_waits_on(row, problem.reason, row.told.no_valid_host)
+    return wait_ended(row, "failed", problem.reason, now)

@@ -177,7 +177,7 @@ class SchedulerTransaction:
     then the oldest. Rows that another transaction has locked are skipped.
     """
 
-    wake = runs(partial(waiting.wake, is_woken=True))
+    wake = runs(waiting.wake)
     """Mark these instances before a host is sought for them. If the worker dies after a claim was granted, the mark
     shows that the instance must be tried again.
     """
@@ -185,8 +185,8 @@ class SchedulerTransaction:
     """Marked instances, in the order of `next_waiting`. The holder of the lease finds only those whose trial was
     interrupted.
     """
-    let_wait = runs(partial(waiting.wake, is_woken=None))
-    """Drop the marks of these instances, which were tried and go on waiting."""
+    end_wakes = runs(waiting.end_wakes)
+    """Drop the marks of these instances, which were tried; what does not wait any more is no more listed."""
 
     async def unlist(self, instances: Sequence[InstanceId]) -> None:
         """Remove these instances from the list of those that wait for a host. `accept`, `decide` and `save` do this by

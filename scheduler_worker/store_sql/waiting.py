@@ -20,6 +20,7 @@ from kit.sql import among, insert
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store_sql.values import ChangeQuery, WaitingInstance
 from scheduler_worker.tables import changes as history
+from scheduler_worker.tables import instances as rows
 from scheduler_worker.tables import waiting as table
 from scheduler_worker.tables import waking
 
@@ -83,10 +84,16 @@ def next_waiting(connection: Connection, digests: Sequence[bytes], limit: int) -
     return _read(connection, query.with_for_update(skip_locked=True))
 
 
-def wake(connection: Connection, instances: Sequence[InstanceId], *, is_woken: bool | None) -> None:
-    connection.execute(
-        sa.update(table).where(among(connection, table.c.id, instances)).values(is_woken=is_woken)
-    )
+def wake(connection: Connection, instances: Sequence[InstanceId]) -> None:
+    connection.execute(sa.update(table).where(among(connection, table.c.id, instances)).values(is_woken=True))
+
+
+def end_wakes(connection: Connection, instances: Sequence[InstanceId]) -> None:
+    tried = among(connection, table.c.id, instances)
+    connection.execute(sa.update(table).where(tried).values(is_woken=None))
+    # Whatever has ended it, it is not tried again.
+    waits = sa.exists().where(rows.c.id == table.c.id, rows.c.due_at.is_not(None))
+    connection.execute(sa.delete(table).where(tried, ~waits))
 
 
 def woken(connection: Connection, limit: int) -> list[WaitingInstance]:

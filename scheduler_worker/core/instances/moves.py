@@ -11,7 +11,7 @@ each other one wins, and the other gets the reason.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from bus.messages.build import (
     Waiting,
 )
 from bus.messages.moves import MOVES_PER_CELL, MOVES_PER_HOST, Change, EndMove, MoveInstance, is_to_wait_again
-from engine.flavors import InstanceId
+from engine.flavors import InstanceId, RequestId
 from engine.hosts import cell_and_name
 from engine.inventories import Choice, ProviderId
 from engine.refusals import NoValidHost
@@ -219,6 +219,12 @@ def before_wait(row: InstanceRow) -> InstanceRow:
     return structs.replace(
         row, told=told, changes=row.changes[:-1], change_digests=row.change_digests[:-1], kept_move=None
     )
+
+
+def as_new(row: InstanceRow, requests: Collection[RequestId]) -> InstanceRow:
+    """The row as it would be without the order by which its move waits, if that has one of these request ids."""
+    move = row.told.move
+    return before_wait(row) if row.move_waits and move and move.request_id in requests else row
 
 
 def begun(row: InstanceRow, waited: InstanceRow) -> InstanceRow:
@@ -426,12 +432,13 @@ class MoveRoom:
         # A name counts only inside its cell.
         self._hosts: Counter[tuple[str, str]] = Counter()
         self._cells: Counter[str] = Counter()
-        self._taken: dict[object, tuple[str, str, Sequence[str]]] = {}
         for each in going:
             self._count(each.what, each.cell, (each.source, each.destination))
 
     def take(self, row: InstanceRow, order: MoveInstance) -> BuildRejected | None:
-        """Count the row's new move against the limits of its cell and its hosts; or return why it must wait."""
+        """Count the row's new move against the limits of its cell and its hosts; or return why it must wait. Instances that move
+        together count as one move.
+        """
         told, move = row.told, row.told.move
         assert move is not None, "a row that moves has a move"
         hosts = (move.source, *(choice.name for choice in row.choices[:1]))
@@ -445,19 +452,12 @@ class MoveRoom:
                         f"host {host} has {going} moves under way, at most {self._host_max}: ask again later"
                     )
                     return refused(order, MOVES_PER_HOST, self._host_max, why)
-        self._taken[order.request_id, order.instance] = taken = move.kind, told.cell, hosts
-        self._count(*taken)
+        self._count(move.kind, told.cell, hosts)
         return None
 
-    def give_back(self, order: MoveInstance) -> None:
-        """Count the move of this order no more, if it was counted: the instances that were to move with it do not."""
-        if (taken := self._taken.pop((order.request_id, order.instance), None)) is not None:
-            self._count(*taken, times=-1)
-
-    def _count(self, kind: str, cell: str, hosts: Iterable[str], times: int = 1) -> None:
-        self._cells[cell] += times
-        for each in {(cell, host) for host in hosts if host and kind not in _BESIDE_HOSTS}:
-            self._hosts[each] += times
+    def _count(self, kind: str, cell: str, hosts: Iterable[str]) -> None:
+        self._cells[cell] += 1
+        self._hosts.update({(cell, host) for host in hosts if host and kind not in _BESIDE_HOSTS})
 
 
 def move_ended(

@@ -291,9 +291,9 @@ def after_search(
     kept: KeptRequest | None = None,
     found: FlavorFound | None = None,
 ) -> InstanceRow | None:
-    """The row after its search had this outcome. None if the row was decided otherwise meanwhile, or if there is no
-    outcome. With `kept`, an instance for which there is no room now begins to wait. `found` is given for a request that
-    accepts several flavors.
+    """The row after its search had this outcome. None if the row was decided otherwise meanwhile, or if nothing changes.
+    With `kept`, an instance for which there is no room now begins to wait; one that waits already waits on. `found` is given for
+    a request that accepts several flavors.
     """
     after: InstanceRow | None
     match outcome:
@@ -306,6 +306,8 @@ def after_search(
             after = placed(row, order, host, now, refusals=tuple(refusals), decision=decision)
         case NoValidHost() | SearchRefused():
             why = _refused(outcome)
+            if why.may_pass and row.told.state == WAITING:
+                return _waits_on(row, why, refusals, found)
             after = (
                 waits(
                     row,
@@ -344,14 +346,10 @@ def _with_flavor(row: InstanceRow, found: FlavorFound) -> InstanceRow:
     )
 
 
-def after_failed_wake(
-    row: InstanceRow,
-    outcome: NoValidHost | SearchRefused,
-    refusals: Sequence[ClaimRefused],
-    found: FlavorFound | None = None,
+def _waits_on(
+    row: InstanceRow, why: SearchRefused, refusals: Sequence[ClaimRefused], found: FlavorFound | None
 ) -> InstanceRow | None:
     """The row of an instance that goes on waiting after this search; None if it failed for the same reasons as the last one."""
-    why = _refused(outcome)
     told = structs.replace(
         row.told,
         reason=why.reason,
