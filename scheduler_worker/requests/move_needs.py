@@ -447,19 +447,18 @@ def kept_order(
     if unit.is_of_several:
         others = tuple(each for each in unit.together if each != order.instance)
         order = structs.replace(order, together=others, with_group=asked.with_group)
-    own = b""
-    same = [order.kind, order.request_id.hex if unit.is_of_several else ""]
-    for each in needs:
-        if isinstance(each, MoveNeeds):
-            source = source_of(each.row.told, each, order.kind)
-            same += [encoded(each.spec).hex(), source.cell, source.host, str(source.may_stay)]
-            # What an instance holds counts as free for it alone.
-            held = () if each.leaving is None else each.leaving.held
-            same += sorted(f"{amount.provider} {amount.resource} {amount.amount}" for amount in held)
-            if each.row.id == order.instance:
-                own = encoded_needs(WaitingNeeds((each.spec,), source))
-    return KeptRequest(hashlib.sha256("\n".join(same).encode()).digest(), _encoded(order), own)
+    known = {each.row.id: each for each in needs if isinstance(each, MoveNeeds)}
+    waits_for = {id_: encoded_needs(_waiting_needs(each, order.kind)) for id_, each in known.items()}
+    # What an instance holds counts as free for it alone.
+    held = [
+        f"{amount.provider} {amount.resource} {amount.amount}"
+        for each in known.values()
+        for amount in (each.leaving.held if each.leaving else ())
+    ]
+    same = [order.kind, order.request_id if unit.is_of_several else None, [*waits_for.values()], sorted(held)]
+    return KeptRequest(hashlib.sha256(_encoded(same)).digest(), _encoded(order), waits_for[order.instance])
 
 
-def source_of(told: InstanceState, needs: MoveNeeds, kind: MoveKind) -> MoveSource:
-    return MoveSource(told.cell, told.host, kind == "evacuate", needs.leaving is not None)
+def _waiting_needs(needs: MoveNeeds, kind: MoveKind) -> WaitingNeeds:
+    told, stays = needs.row.told, needs.leaving is not None
+    return WaitingNeeds((needs.spec,), MoveSource(told.cell, told.host, kind == "evacuate", stays))

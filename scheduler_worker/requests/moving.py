@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
+from msgspec import Struct
+
 from bus.messages.build import BuildRejected, InstanceState
 from bus.messages.moves import MOVE_LIMITS, MoveInstance
 from bus.workers.handlers import Handlers, Received, Said, Tell
@@ -284,7 +286,8 @@ class Mover:
         self, asks: Sequence[Received[MoveInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
         await self._know_hosts()
-        return await self._follow(asks, await self._moves(asks), transaction)
+        said, _ = await self._follow(asks, transaction)
+        return said
 
     async def try_again(
         self, orders: Mapping[InstanceId, MoveInstance], transaction: OutboxTransaction
@@ -295,28 +298,20 @@ class Mover:
         # One try counts for all instances that move together.
         once = {(order.request_id, None if order.together else id_): order for id_, order in orders.items()}
         asks = [Received(order, "", "", "", "", 0) for order in once.values()]
-        moves = await self._moves(asks, again=True)
-        said = await self._follow(asks, moves, transaction)
+        said, moves = await self._follow(asks, transaction, again=True)
         waits_on = {id_: may_pass for move in moves for id_, may_pass in move.waits_on.items()}
         # Nobody waits for an answer: only the rows have something to say.
         return [each for each in said if isinstance(each, Tell) and each.kept is not None], waits_on
 
-    async def _moves(
-        self, asks: Sequence[Received[MoveInstance]], *, again: bool = False
-    ) -> Sequence["_Move"]:
+    async def _follow(
+        self, asks: Sequence[Received[MoveInstance]], transaction: OutboxTransaction, *, again: bool = False
+    ) -> tuple[list[Said], Sequence["_Move"]]:
         units, wanted = await self._needs.find([ask.message for ask in asks], again=again)
         chosen = await self._hosts.find(wanted)
-        return [
-            _Move(ask.message, unit, needs, found, again=again)
+        moves = [
+            _Move(ask.message, unit, needs, found, again)
             for ask, unit, needs, found in zip(asks, units, wanted, chosen, strict=True)
         ]
-
-    async def _follow(
-        self,
-        asks: Sequence[Received[MoveInstance]],
-        moves: Sequence["_Move"],
-        transaction: OutboxTransaction,
-    ) -> list[Said]:
         room = await room_for_moves(await transaction.begun(), self._settings)
         steps = [
             ([order.instance for order in move.unit.orders], partial(self._after, move, room))
@@ -325,7 +320,7 @@ class Mover:
         said = await follow_several(asks, steps, transaction)
         held = [row for move in moves for row in move.begun if row.choices]
         transaction.when_committed(lambda: self._unclaimed.hold(held))
-        return said
+        return said, moves
 
     def _after(
         self, move: "_Move", room: MoveRoom, rows: Mapping[InstanceId, InstanceRow]
@@ -404,28 +399,19 @@ class Mover:
         return after
 
 
-class _Move:
+class _Move(Struct):
     """An order to move instances while it is worked on, with what it needs and what was found for each of them. With `again`, they
     may wait by it already.
     """
 
-    def __init__(
-        self,
-        asked: MoveInstance,
-        unit: Unit,
-        needs: Sequence[NeedsFound],
-        found: Sequence[MoveHost],
-        *,
-        again: bool,
-    ) -> None:
-        self.asked = asked
-        self.unit = unit
-        self.needs = needs
-        self.found = found
-        self.again = again
-        # The rows whose moves have begun by it; and those that wait on, each with whether the reason may pass by itself.
-        self.begun: Sequence[InstanceRow] = ()
-        self.waits_on: Mapping[InstanceId, bool] = {}
+    asked: MoveInstance
+    unit: Unit
+    needs: Sequence[NeedsFound]
+    found: Sequence[MoveHost]
+    again: bool
+    # The rows whose moves have begun by it; and those that wait on, each with whether the reason may pass by itself.
+    begun: Sequence[InstanceRow] = ()
+    waits_on: Mapping[InstanceId, bool] = {}
 
     def waits(self, row: InstanceRow) -> bool:
         return self.again and waits_by(row, self.asked)

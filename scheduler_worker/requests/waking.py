@@ -18,7 +18,7 @@ tries these first, even if no host seems to have room for them: the claim itself
 import asyncio
 import operator
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
@@ -115,20 +115,21 @@ class Waker(Periodic):
         return room
 
     async def _read(self) -> None:
-        """Learn the specs of the waiting rows that other workers wrote."""
+        """Learn the needs of the waiting rows of which this worker has heard; or of one row of each digest, if it may have missed some."""
         heard, self._specs.unread = self._specs.unread, set()
-        if heard is not None and not heard:
-            return
         try:
-            digests = sorted(await self._store.waiting_digests(heard))
-            for start in range(0, len(digests), AT_ONCE):
-                some = await self._store.one_waiting_of_each(digests[start : start + AT_ONCE])
+            async for some in self._pages(heard):
                 await self._rows_tried.each(some, self._learn, _id_of)
         except BaseException:
-            # What was heard meanwhile is read with the next try, and so are all rows, if some may be missing by now.
-            later = self._specs.unread
-            self._specs.unread = None if heard is None or later is None else heard | later
+            self._specs.unread = None
             raise
+
+    async def _pages(self, heard: Collection[InstanceId] | None) -> AsyncIterator[Sequence[WaitingInstance]]:
+        ids, digests = sorted(heard or ()), [] if heard is not None else await self._store.waiting_digests()
+        for start in range(0, len(ids), AT_ONCE):
+            yield await self._store.find_waiting(ids[start : start + AT_ONCE])
+        for start in range(0, len(digests), AT_ONCE):
+            yield await self._store.one_waiting_of_each(digests[start : start + AT_ONCE])
 
     async def _wake_some(self, room: dict[bytes, int]) -> bool:
         """Search hosts for some of the waiting instances. Returns whether to go on, because some were tried."""

@@ -352,10 +352,8 @@ class SchedulerStore:
     """
     overdue = reads(find_overdue)
     """The instances that are accepted or waiting, not decided, and past their deadline."""
-    waiting_digests = reads(waiting.digests_of)
-    """The digests of the specs for which instances wait: of all waiting instances (None), or of those among
-    `instances`.
-    """
+    waiting_digests = reads(waiting.all_digests)
+    """The digests of all needs for which instances wait."""
     one_waiting_of_each = reads(waiting.one_of_each)
     """For each of these digests any waiting instance whose spec has it; for some there may be none."""
     find_waiting = reads(waiting.find_waiting)

@@ -2,7 +2,7 @@
 databases.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -101,11 +101,8 @@ def woken(connection: Connection, limit: int) -> list[WaitingInstance]:
     return _read(connection, query)
 
 
-def digests_of(connection: Connection, instances: Collection[InstanceId] | None) -> list[bytes]:
-    query = sa.select(table.c.digest).group_by(table.c.digest)
-    if instances is not None:
-        query = query.where(among(connection, table.c.id, list(instances)))
-    return list(connection.scalars(query))
+def all_digests(connection: Connection) -> list[bytes]:
+    return list(connection.scalars(sa.select(table.c.digest).distinct()))
 
 
 def one_of_each(connection: Connection, digests: Sequence[bytes]) -> list[WaitingInstance]:

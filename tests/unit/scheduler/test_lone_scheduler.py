@@ -246,11 +246,11 @@ async def test_messages_that_cannot_be_sent_keep_their_notes() -> None:
 async def test_a_request_that_is_deleted_while_it_waits_is_tried_no_more() -> None:
     scheduler = LoneScheduler()
     await scheduler.handle(changed(wait=Wait(for_s=3600)))
-    assert len(await scheduler.store.waiting_digests(None)) == 1
+    assert len(await scheduler.store.waiting_digests()) == 1
 
     await scheduler.handle(DeleteInstance(instance=instance_id_of(REQUEST, 0)))
 
-    assert not await scheduler.store.waiting_digests(None)
+    assert not await scheduler.store.waiting_digests()
 
 
 async def test_an_event_of_another_cell_changes_nothing_and_is_not_repeated() -> None:
