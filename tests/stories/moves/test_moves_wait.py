@@ -12,7 +12,9 @@ from bus.messages.moves import AskHistory, AskMoves, EndMove, HistoryFound, Move
 from bus.messages.projects import CreateGroup
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId, Wait
 from laboratory.computes.hosts import HostSize, SimulatedHost
+from scheduler_worker import waiting
 from tests.narrowing import present
+from tests.planted.replacing import replaced
 from tests.stories.cloud import QUICK, cloud
 from tests.stories.layouts import EMBEDDED, STAGES
 from tests.stories.moves.test_groups_move import GROUP
@@ -192,3 +194,16 @@ async def test_what_waits_does_not_count_against_the_limits_of_moves(bus: str, b
             EndMove(request_id=OTHER, instance=full, how="confirm"),
         )
         assert (await here.until(one, "moved")).host == "h2"
+
+
+@EMBEDDED
+async def test_what_release_0_1_0_has_written_as_waiting_is_woken(bus: str, books: str) -> None:
+    """Its rows do not say what they wait for."""
+    with replaced(waiting, "needs_in", lambda _real: lambda _kept: None):
+        async with offloaded(bus, books) as (here, saved, full):
+            await here.move(saved, "unshelve", wait=LONG)
+            await here.setup.delete(full)
+            assert (await here.until(saved, "active", "done")).host == "h1"
+            later = await here.setup.boot(7, "waiting", flavor=WHOLE, wait=Wait(for_s=3600))
+            await here.setup.delete(saved)
+            await here.setup.until_state(later.id, "active")

@@ -66,7 +66,6 @@ class LoneScheduler:
         # There is nothing more to know, and nobody to ask.
         known.replica.catch_up = _nothing  # type: ignore[method-assign]
         self.hosts = known.hosts
-        self.waiting = known.waiting
         sending = Sending(given)
         self.outbox = sending.outbox
         deciders = Deciders(given, known)

@@ -18,11 +18,9 @@ from scheduler_worker.core.instances.history import encoded
 from scheduler_worker.core.instances.rows import InstanceRow, accepted
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_sql import NewRequest
-from scheduler_worker.waiting import needs_in
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.placement_orders import provider
-from tests.narrowing import present
-from tests.unit.choosing.scheduler_worlds import a_host, a_state, usage_of, vcpus
+from tests.unit.choosing.scheduler_worlds import a_host, a_state, vcpus
 from tests.unit.scheduler.lone_scheduler import NOON, LoneScheduler
 
 LONG = MoveWait(for_s=600)
@@ -68,44 +66,14 @@ class Batches(LoneScheduler):
         async with self.store.transaction() as transaction:
             await transaction.accept([NewRequest(row.told.request_id, b"", (row,)) for row in rows])
 
-    def use(self, host: str, used: int) -> None:
-        self.picture.use([usage_of(self._states[host], used, 2)])
-
     async def digests(self, *numbers: int) -> list[bytes]:
-        """Those of these instances, whose moves wait; the scheduler learns their needs, as when it hears of them."""
         found = await self.store.find_waiting([an_instance(each) for each in numbers])
-        for each in found:
-            needs = present(needs_in(each.needs))
-            self.waiting.learn(each.digest, needs.specs, each.turn, needs.source)
         return [each.digest for each in sorted(found, key=lambda each: each.id)]
-
-    def room(self) -> set[bytes]:
-        found = self.waiting.room()
-        while self.waiting.is_judging:
-            found |= self.waiting.room()
-        return {*found}
 
 
 def answers(said: Sequence[Said]) -> list[InstancesFound | BuildRejected]:
     found = [each.message for each in said if isinstance(each, Answer)]
     return [each for each in found if isinstance(each, InstancesFound | BuildRejected)]
-
-
-async def test_a_move_is_tried_by_the_order_by_which_it_waits_whatever_the_next_order_asks() -> None:
-    scheduler = Batches({"h1": 0, "h2": 0, "h3": 0})
-    await scheduler.begin(a_row(1, "h1", 2))
-
-    said = await scheduler.handle(
-        an_order(1, "h2", wait=LONG), an_order(1, "h3", wait=LONG, request_id=RequestId(UUID(int=9)))
-    )
-
-    assert [type(each) for each in answers(said)] == [InstancesFound, BuildRejected]
-    (digest,) = await scheduler.digests(1)
-    assert scheduler.room() == set()
-    scheduler.use("h3", 0)
-    assert scheduler.room() == set()
-    scheduler.use("h2", 0)
-    assert scheduler.room() == {digest}
 
 
 async def test_moves_that_are_refused_together_leave_their_room_to_the_next_order() -> None:
