@@ -59,7 +59,7 @@ from scheduler_worker.requests.move_needs import MoveNeedsFinder
 from scheduler_worker.requests.moving import MoveHostFinder, Mover, UnclaimedShares
 from scheduler_worker.requests.reading import LastFilters, RequestReader
 from scheduler_worker.requests.waking import Waker
-from scheduler_worker.settings import PACE, SchedulerPace, SchedulerSettings
+from scheduler_worker.settings import PACE, SchedulerPace, SchedulerSettings, plugins_of
 from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.waiting import WaitingSpecs
 

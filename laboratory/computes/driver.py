@@ -39,6 +39,7 @@ from compute_sim.store_sql import kept_attempts
 from compute_sim.wiring import OpensHosts, compute_parts
 from engine.guests import memory_class
 from engine.inventories import ProviderId, ReportedInventory
+from kit.clock import now
 from kit.database_settings import DATABASE
 from kit.process import Part
 from laboratory.computes.faults import (

@@ -21,7 +21,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct, structs
 
-from bus.messages.administration import (
+from bus.messages.books import (
     ConsumerAllocations,
     ConsumerMoved,
     Done,

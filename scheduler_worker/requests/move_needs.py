@@ -32,6 +32,7 @@ from scheduler_worker.core.instances.moves import (
 )
 from scheduler_worker.core.instances.resizes import as_in_change, flavor_after, problem_with_size, refused
 from scheduler_worker.core.instances.rows import DELETED, DELETING, MOVING, InstanceRow, KeptRequest, is_of
+from scheduler_worker.requests.catalog import stored_profiles
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.waiting import MoveSource, WaitingNeeds, encoded_needs

@@ -28,7 +28,7 @@ import msgspec
 
 from bus.messages.build import BuildInstance
 from bus.messages.moves import MoveInstance
-from bus.workers.handling import Said, Tell
+from bus.workers.handlers import Said, Tell
 from engine.flavors import InstanceId
 from engine.requests import InstanceSpec
 from kit.parts import Periodic
