@@ -112,10 +112,9 @@ class CloudPlan(Struct, frozen=True, kw_only=True):
 
     def opens(self, cell: str, database_url: str) -> OpensHosts:
         """What opens the hosts of this cell in this process. Raises ValueError for a wrong `host_size` or fault script."""
-        settings = environment_of(self.settings, {}) | {
-            "MOOR_DB_URL": database_url if self.keeps_hosts else ""
-        }
-        return self.computes.get(cell) or driver_named("simulated", {**self.variables_of(cell), **settings})
+        kept = environment_of(CloudSettings(database=self.settings.database), {})
+        kept["MOOR_DB_URL"] = database_url if self.keeps_hosts else ""
+        return self.computes.get(cell) or driver_named("simulated", {**self.variables_of(cell), **kept})
 
 
 def simulated_hosts(count: int, size: str, faults: Struct | Path | None) -> dict[str, str]:
