@@ -69,8 +69,7 @@ async def test_an_attempt_is_due_once_however_often_it_was_saved_and_again_if_it
         assert await tx.ending(5.0, 10) == [asked_again]
         await tx.save([structs.replace(asked_again, ends_s=None)])
 
-    assert store.next_end_s() is None
-    assert woken == [True]
+    assert (store.next_end_s(), woken) == (None, [True])
 
 
 async def test_an_attempt_that_was_taken_is_due_again_only_when_it_could_not_be_said(
