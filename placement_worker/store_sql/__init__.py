@@ -63,7 +63,7 @@ from placement_worker.store_sql.names import (
 from placement_worker.store_sql.postgres_claims import PostgresClaims
 from placement_worker.store_sql.rows import CachedProviders, ProviderCache
 from placement_worker.store_sql.trees import (
-    LockedTrees,
+    LockedProviders,
     lock_trees,
     numbers_of,
     prune_tombstones,
@@ -96,7 +96,7 @@ class PlacementTransaction:
         self.decided_at_once = claims.decided_at_once
         self.write_claims = claims.write
         self._vocabulary = vocabulary
-        self._locked = LockedTrees()
+        self._locked: LockedProviders = {}
         self.writes_quotas = False
 
     tombstones = runs(consumers.tombstones)

@@ -202,28 +202,25 @@ FOR NO KEY UPDATE
 _root = providers.alias("root")
 
 
-class LockedTrees(Struct, frozen=True):
-    """The trees of a batch, as they are stored."""
-
-    trees: Mapping[ProviderId, TreeBook] = {}
-    providers: Mapping[ProviderId, StoredProvider] = {}
+# The providers of the trees of a batch, as they are stored.
+LockedProviders = Mapping[ProviderId, StoredProvider]
 
 
 async def lock_trees(
     transaction: Transaction, vocabulary: CachedVocabulary, keys: ForestKeys
-) -> tuple[Forest, LockedTrees]:
+) -> tuple[Forest, LockedProviders]:
     """Lock the roots by one statement, then read their trees by later ones."""
     roots = [row[0] for row in await _LOCK.fetch(transaction, keys.trees)]
     stored = await read_trees_of(transaction, vocabulary, roots)
-    locked = LockedTrees(tree_books(stored), {one.book.id: one for one in stored})
+    trees, locked = tree_books(stored), {one.book.id: one for one in stored}
     # Names are unique, and a provider of a locked tree keeps its name: no other provider can take it.
     names = keys.names - {one.book.name for one in stored}
-    others = (keys.trees | keys.providers) - locked.providers.keys()
+    others = (keys.trees | keys.providers) - locked.keys()
     # A provider that is below another one now may have left a tombstone, if it was a root before.
-    below = keys.trees - locked.trees.keys()
+    below = keys.trees - trees.keys()
     if not (others or below or names or keys.classes or keys.traits):
-        return Forest(locked.trees), locked
-    forest = await transaction.run(_look_beyond, locked.trees, others, names, keys)
+        return Forest(trees), locked
+    forest = await transaction.run(_look_beyond, trees, others, names, keys)
     if strayed := forest.elsewhere.keys() & keys.trees:
         raise Transient(
             f"{len(strayed)} providers moved to another tree while their locks were awaited: the batch is tried again"
@@ -296,7 +293,7 @@ _STOCK = RowColumns(inventories, *inventories.columns.keys()).update()
 
 
 async def write_trees(
-    transaction: Transaction, vocabulary: CachedVocabulary, changes: TreeChanges, locked: LockedTrees
+    transaction: Transaction, vocabulary: CachedVocabulary, changes: TreeChanges, locked: LockedProviders
 ) -> "WrittenTrees":
     """Write what changed in these locked trees."""
     written = await transaction.run(_write, vocabulary, changes, locked)
@@ -318,12 +315,12 @@ class WrittenTrees(NamedTuple):
 
 
 def _write(
-    connection: Connection, vocabulary: CachedVocabulary, changes: TreeChanges, locked: LockedTrees
+    connection: Connection, vocabulary: CachedVocabulary, changes: TreeChanges, locked: LockedProviders
 ) -> WrittenTrees:
     try:
         gone = _remove(connection, changes.removed, locked)
         # A removed provider that is there again is a new one.
-        stored = {id_: one for id_, one in locked.providers.items() if id_ not in changes.removed}
+        stored = {id_: one for id_, one in locked.items() if id_ not in changes.removed}
         books = _changed_books(changes)
         before = [(stored[id_].number, stored[id_].book) for id_ in books if id_ in stored]
         made = _number(connection, [provider for provider in books if provider not in stored])
@@ -371,11 +368,11 @@ def _changed_books(changes: TreeChanges) -> dict[ProviderId, ProviderBook]:
 
 
 def _remove(
-    connection: Connection, removed: Sequence[ProviderId], locked: LockedTrees
+    connection: Connection, removed: Sequence[ProviderId], locked: LockedProviders
 ) -> tuple[ProviderGone, ...]:
     if not removed:
         return ()
-    rows = sorted([locked.providers[one] for one in removed], key=lambda row: row.number)
+    rows = sorted([locked[one] for one in removed], key=lambda row: row.number)
     ids = [row.number for row in rows]
     for table in _CONTENTS:
         connection.execute(sa.delete(table).where(among(connection, table.c.provider_id, ids)))
