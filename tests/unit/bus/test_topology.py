@@ -15,6 +15,7 @@ from bus.queues import (
     RETRY,
     Binding,
     Limits,
+    matches,
 )
 from bus.topology import (
     Application,
@@ -212,15 +213,3 @@ def test_a_writer_to_a_retry_exchange_may_read_every_queue_bound_to_it() -> None
 def test_a_delivery_limit_that_would_dead_letter_innocent_messages_is_refused() -> None:
     with pytest.raises(ValueError, match="deliveries_max is 2, must be at least 20"):
         Limits(deliveries_max=2)
-
-
-def matches(pattern: str, key: str) -> bool:
-    """AMQP's matching rule in its simplest form."""
-    match pattern.split("."), key.split("."):
-        case [], []:
-            return True
-        case ["#", *rest], words:
-            return any(matches(".".join(rest), ".".join(words[n:])) for n in range(len(words) + 1))
-        case [word, *rest], [first, *words] if word in ("*", first):
-            return (not rest and not words) or (bool(rest) and matches(".".join(rest), ".".join(words)))
-    return False
