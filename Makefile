@@ -18,9 +18,9 @@ demo: $(RUNS) ## run the demo, with simulated hosts
 	@.venv/bin/moor demo
 
 # The other checks run while tests wait.
-test: lint ## lint, types, layers, docs, and the tests, on real servers as well; some by turns: tests/stages.py
+test: lint ## lint, types, layers, and the tests, on real servers as well; some by turns: tests/stages.py
 	@echo '== tests'
-	@$(PYTHON) -m tests.servers --brokers 2 --libvirt -- $(MAKE) --no-print-directory --jobs=4 --output-sync=target broker-tests other-tests types layers docs
+	@$(PYTHON) -m tests.servers --brokers 2 --libvirt -- $(MAKE) --no-print-directory --jobs=4 --output-sync=target broker-tests other-tests types layers
 
 # One folder of tests after the other. Those that passed are not run again until a file changes, so it goes on where it was.
 proof: checks ## the same, with all tests: tests/stages.py

@@ -177,7 +177,7 @@ class Builder:
                 [one for build in builds if not build.is_whole for one in build.searches]
             )
         await self._accept_and_find(builds, transaction)
-        told = await self._decide(builds, transaction)
+        await self._decide(builds, transaction)
         accepted = sum([build.rejection is None for build in builds])
         self._counts["accepted"] += accepted
         self._counts["rejected"] += len(asks) - len(valid) + len(builds) - accepted
@@ -194,7 +194,7 @@ class Builder:
         for build in builds:
             for each in build.requests:
                 said += _answered(each, build)
-        said += told
+        said += await self._told(builds, transaction)
         for ask in came_back_too_late:
             if ask.attempts:
                 # An earlier try may have claimed for it, and died before it wrote that down.
@@ -227,8 +227,8 @@ class Builder:
             if (row := rows.get(id_)) is not None and row.told.state == WAITING
         ]
         await self._claimer.find_hosts([build.searches[0] for build in builds])
-        said = await self._decide(builds, transaction)
-        return said, {
+        await self._decide(builds, transaction)
+        return await self._told(builds, transaction), {
             build.rows[0].id: isinstance(build.searches[0].outcome, SearchRefused)
             for build in builds
             if build.rows[0].told.state == WAITING
@@ -255,13 +255,14 @@ class Builder:
             at_once = [build.as_placed(placed_at) for build in found]
             await _accept(await transaction.begun(), found, at_once)
 
-    async def _decide(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> list[Said]:
-        """Write the outcomes of the searches on the rows that are still open (compare and set). Returns the messages of the rows, and
-        releases of claims that none of them needs.
-        """
+    async def _decide(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
+        """Write the outcomes of the searches on the rows that are still open (compare and set)."""
         await self._decide_accepted(builds, transaction)
         await self._decide_waiting(builds, transaction)
         await transaction.note(row for build in builds if not build.rejection for row in build.rows)
+
+    async def _told(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> list[Said]:
+        """The messages of the rows, and releases of claims that none of them needs."""
         said: list[Said] = []
         for build in builds:
             if not build.is_placed:
