@@ -78,7 +78,6 @@ class UsualShapes:
         self._counts: Counter[Amounts] = Counter()
         self._sum = 0
         self._since = self._draw_after = 0
-        self._drawn: _Shapes | None = None
         self._known: _Known | None = None
 
     def note(self, amounts: Amounts, instances: int = 1) -> None:
@@ -94,7 +93,7 @@ class UsualShapes:
             self._sum = self._counts.total()
         if self._since >= self._draw_after:
             self._since, self._draw_after = 0, min(max(1, 7 * self._sum), DRAWN_AGAIN_AFTER)
-            self._drawn = self._known = None
+            self._known = None
 
     @property
     def counted(self) -> int:
@@ -112,34 +111,33 @@ class UsualShapes:
         `takers` is the list of a draft, to which it adds the rows of hosts that take something. Callers must not write into
         the array. None if nothing was asked for yet.
         """
-        shapes = self._shapes()
-        if shapes is None:
-            return None
-        if self._known is None:
-            self._known = _Known(shapes)
-        return self._known.lost_by(amounts, free, takers)
+        known = self._drawn()
+        return None if known is None else known.lost_by(amounts, free, takers)
 
     def lost_there(self, amounts: Amounts, free: Callable[[str], Ints]) -> Floats | None:
         """As `lost_by`, for any hosts; no answer is kept."""
-        shapes = self._shapes()
-        if shapes is None:
+        known = self._drawn()
+        if known is None:
             return None
+        shapes = known.shapes
         return shapes.lost(np.array([free(resource) for resource in shapes.classes]), _taken(shapes, amounts))
 
-    def _shapes(self) -> _Shapes | None:
-        if self._drawn is None and self._counts:
+    def _drawn(self) -> "_Known | None":
+        if self._known is None and self._counts:
             usual = self.all()
             classes = tuple(sorted({resource for shape in usual for resource, _ in shape.amounts}))
             sizes = np.array(
                 [[dict(each.amounts).get(resource, 0) for resource in classes] for each in usual]
             )
-            self._drawn = _Shapes(
-                classes,
-                (1 / np.maximum(sizes, 1))[:, :, np.newaxis],
-                np.where(sizes > 0, _ROUNDING, _PLENTY)[:, :, np.newaxis],
-                np.rint(SHARES * np.array([each.share for each in usual])),
+            self._known = _Known(
+                _Shapes(
+                    classes,
+                    (1 / np.maximum(sizes, 1))[:, :, np.newaxis],
+                    np.where(sizes > 0, _ROUNDING, _PLENTY)[:, :, np.newaxis],
+                    np.rint(SHARES * np.array([each.share for each in usual])),
+                )
             )
-        return self._drawn
+        return self._known
 
 
 class _Line:
@@ -155,7 +153,7 @@ class _Known:
     """The answers about all hosts. When an amount is asked for again, only hosts of which the free amounts changed are computed."""
 
     def __init__(self, shapes: _Shapes) -> None:
-        self._shapes = shapes
+        self.shapes = shapes
         self._free: Ints = np.zeros((len(shapes.classes), 0), dtype=np.int64)
         # The hosts of which the free amounts changed, one after another.
         self._changed: list[int] = []
@@ -167,22 +165,22 @@ class _Known:
 
     def lost_by(self, amounts: Amounts, free: Callable[[str], Ints], takers: Sequence[int]) -> Floats:
         if takers is not self._takers:
-            self._look_at_all([free(resource) for resource in self._shapes.classes])
+            self._look_at_all([free(resource) for resource in self.shapes.classes])
         elif len(takers) > self._seen:
             rows = np.array(takers[self._seen :], dtype=np.intp)
-            self._free[:, rows] = [free(resource)[rows] for resource in self._shapes.classes]
+            self._free[:, rows] = [free(resource)[rows] for resource in self.shapes.classes]
             self._changed += takers[self._seen :]
         self._takers, self._seen = takers, len(takers)
-        line = self._lines.pop(amounts, None) or _Line(_taken(self._shapes, amounts))
+        line = self._lines.pop(amounts, None) or _Line(_taken(self.shapes, amounts))
         if len(self._lines) == KEPT_MAX:
             del self._lines[next(iter(self._lines))]
         self._lines[amounts] = line
         if line.seen < 0:
-            line.lost = self._shapes.lost(self._free, line.taken)
+            line.lost = self.shapes.lost(self._free, line.taken)
         elif line.seen < len(self._changed):
             # A host that instances are packed onto is there again and again.
             rows = np.array([*dict.fromkeys(self._changed[line.seen :])], dtype=np.intp)
-            line.lost[rows] = self._shapes.lost(self._free[:, rows], line.taken)
+            line.lost[rows] = self.shapes.lost(self._free[:, rows], line.taken)
         line.seen = len(self._changed)
         return line.lost
 
