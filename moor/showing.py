@@ -446,7 +446,7 @@ INSTANCES = Columns[InstanceState](
 )
 
 
-# The same, of rows with what a page says beside a state.
+# The same table for rows that have a state and its sizes and times.
 BRIEF = INSTANCES.of(lambda row: row.state)
 
 

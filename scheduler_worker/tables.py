@@ -243,7 +243,7 @@ waiting = Table(
     Column("digest", LargeBinary, nullable=False),
     # The order as it came, of a build or of a move.
     Column("build", LargeBinary, nullable=False),
-    # What it waits for (scheduler_worker/waiting.py). NULL: release 0.1.0 wrote the row.
+    # The needs for which it waits (scheduler_worker/waiting.py). NULL: release 0.1.0 wrote the row.
     Column("needs", LargeBinary),
     # Set while a worker tries it, and NULL otherwise.
     Column("is_woken", Boolean),

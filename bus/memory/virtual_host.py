@@ -39,7 +39,7 @@ class QueuedParcel(Struct, eq=False):
 
 
 class TakesParcels(Protocol):
-    """What a queue delivers to: a connection's consumer (broker.py)."""
+    """A consumer of a connection, to which a queue delivers (broker.py)."""
 
     def take(self, stored: QueuedParcel) -> bool:
         """Take this parcel. Says whether there is room for more."""

@@ -318,9 +318,9 @@ def simulated_parts(
 
 
 def from_environment(environment: Mapping[str, str]) -> OpensHosts:
-    """The driver `simulated`: MOOR_COMPUTE_HOSTS is the number of hosts, MOOR_COMPUTE_HOST_SIZE what differs from their usual size,
-    and LABORATORY_FAULTS, which is the laboratory's own and no setting, the path of a fault script, or the script itself as JSON. With
-    a database of the cell, guests outlive the process.
+    """The driver `simulated`. MOOR_COMPUTE_HOSTS is the number of hosts, MOOR_COMPUTE_HOST_SIZE what differs from their usual size.
+    LABORATORY_FAULTS is the laboratory's own, and no setting: the path of a fault script, or the script itself as JSON. With a
+    database of the cell, guests outlive the process.
     """
     count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
     if not count.isdecimal():

@@ -271,7 +271,7 @@ def _grown(tree: TreeBook, reported: ReportedProvider) -> ReportedProvider:
 def _moving(
     ledger: Ledger, draft: ForestDraft, order: ReshapeHost
 ) -> list[ConsumerAllocations] | ConsumerMoved | NotAllowed:
-    """What the consumers hold after they got their amounts from other providers of the tree; or why they may not."""
+    """The allocations of the consumers after they got their amounts from other providers of the tree; or why they may not get them."""
     own = draft.trees[order.root].providers
     moving = []
     for position, one in enumerate(order.moved):

@@ -508,7 +508,7 @@ def _free_names(connection: Connection, ids: Collection[int]) -> None:
 _BY_KEY = sa.update(providers).where(providers.c.id == sa.bindparam("key"))
 
 
-# What a provider contains is in rows of these tables.
+# These tables have the contents of providers.
 _CONTENTS = (provider_traits, provider_aggregates, inventories)
 
 

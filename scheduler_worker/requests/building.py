@@ -399,8 +399,10 @@ class Builder:
 
 
 class _Build:
-    """The instances of one order while it is worked on, with the search for the host of each: all instances of a request, with all
-    of its deliveries in this batch, the first of which is the one that is built; or an instance that has waited, without requests.
+    """The instances of one order while it is worked on, with the search for the host of each.
+
+    These are all instances of a request, with all of its deliveries in this batch; the first delivery is the one that is built. Or
+    it is an instance that has waited, without requests.
     """
 
     def __init__(

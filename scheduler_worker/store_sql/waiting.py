@@ -91,7 +91,7 @@ def wake(connection: Connection, instances: Sequence[InstanceId]) -> None:
 def end_wakes(connection: Connection, instances: Sequence[InstanceId]) -> None:
     tried = among(connection, table.c.id, instances)
     connection.execute(sa.update(table).where(tried).values(is_woken=None))
-    # Whatever has ended it, it is not tried again.
+    # Instances that have ended, for any reason, are not tried again.
     waits = sa.exists().where(rows.c.id == table.c.id, rows.c.due_at.is_not(None))
     connection.execute(sa.delete(table).where(tried, ~waits))
 
