@@ -627,8 +627,17 @@ class Finisher:
 
     async def _look_at_hosts(self) -> None:
         """Have the work on changed hosts end now, and tell of guests that have stopped there."""
-        at_s = self._fleet.clock_s()
         hosts, self._changed = self._changed, {}
+        try:
+            await self._tell_of(hosts)
+        except BaseException:
+            # A driver says once what it sees: the next look has them, too.
+            self._changed = hosts | self._changed
+            self._woken.set()
+            raise
+
+    async def _tell_of(self, hosts: Collection[ProviderId]) -> None:
+        at_s = self._fleet.clock_s()
         told: list[tuple[AttemptRecord, AttemptRecord]] = []
         # Within a transaction, all attempts are saved whose work has begun.
         async with self._store.transaction() as tx:

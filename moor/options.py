@@ -281,7 +281,7 @@ class Operating(Struct, frozen=True):
 
 
 def begin_command(config: Path | None, hint_of: Callable[[str], str]) -> None:
-    """What the command line says for all commands: the settings file; and for the word of a thing that was not found, where to look."""
+    """Note for all commands the settings file that the command line names, and the function that says where to look for a thing that was not found."""
     _config.set(config)
     _hint_of.set(hint_of)
 

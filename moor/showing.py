@@ -446,7 +446,7 @@ INSTANCES = Columns[InstanceState](
 )
 
 
-# The same table for rows that have a state and its sizes and times.
+# A table of instances by their rows: a page of instances has more about each than its state.
 BRIEF = INSTANCES.of(lambda row: row.state)
 
 

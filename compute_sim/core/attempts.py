@@ -128,8 +128,8 @@ class AttemptState(Enum):
 class AttemptRecord(Struct, frozen=True, gc=False):
     """An attempt on its host, as the store keeps it.
 
-    Its work ends at `ends_s`, and its answer is sent then; None after that. In the table it is `due_s`. `cause` and `trace` are those of the order that will be
-    answered. `order` is kept while the attempt waits for its turn. `rank` is the `rank_of` the last order to stop, to start
+    Its work ends at `ends_s`, and its answer is sent then; None after that. In the table it is `due_s`. `cause` and `trace` are those
+    of the order that will be answered. `order` is kept while the attempt waits for its turn. `rank` is the `rank_of` the last order to stop, to start
     or to rebuild that was obeyed. `rebuild` is the number of the rebuild that the answer is about; 0 after the attempt was
     stopped or started. `image` names the image as which the stopped instance is saved; with a `failure`, it was not saved.
     """

@@ -4,8 +4,12 @@ Its instances are domains that a hypervisor starts and removes in its own time, 
 `laboratory` is used.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from msgspec import structs
+
+from bus.memory import MemoryBroker
 from bus.messages.cell import (
     DestroyInstance,
     ReceiveInstance,
@@ -14,13 +18,18 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Condition, HostOrder, Work
+from bus.workers.connections import Station
+from bus.workers.set_aside import FailedRows
+from compute_sim.core.attempts import WELL, AttemptRecord, AttemptState, Condition, HostOrder, Work, begun
 from compute_sim.core.hosts import Host
 from compute_sim.core.trees import Allocations, CannotReshape, ProviderTree, TreeProvider, first_fit
 from compute_sim.drivers import ConsoleText, GuestStopped, NoConsole
+from compute_sim.handlers import ComputeStore, Finisher, Fleet
 from engine.inventories import ProviderId, ReportedInventory
+from kit.errors import Unavailable
 from tests.contracts.driver_contract import breaches
 from tests.stories.cells.test_compute_sim import spawn
+from tests.waiting import until
 
 NAME = "real-1"
 LOOK_MS = 10.0
@@ -131,3 +140,44 @@ async def test_a_driver_of_another_kind_keeps_the_contract() -> None:
     hypervisor = Hypervisor()
 
     assert breaches(lambda: DomainDriver(hypervisor), proceed=hypervisor.proceed) == ()
+
+
+class Watching(DomainDriver):
+    """It says that something has changed, and that each guest has stopped."""
+
+    wake: Callable[[ProviderId], None]
+
+    def wake_with(self, wake: Callable[[ProviderId], None]) -> None:
+        self.wake = wake
+
+    def stopped(self, running: Iterable[AttemptRecord]) -> Sequence[GuestStopped]:
+        return [GuestStopped(each, "crashed") for each in running]
+
+
+class AwayOnce(ComputeStore):
+    is_away = True
+
+    async def replace(self, pairs: Iterable[tuple[AttemptRecord, AttemptRecord]]) -> None:
+        if self.is_away:
+            self.is_away = False
+            raise Unavailable("the database is away")
+        await super().replace(pairs)
+
+
+async def test_a_guest_that_stops_while_the_database_is_away_is_told_when_it_is_back() -> None:
+    driver, store = Watching(Hypervisor()), AwayOnce(lambda: 0.0)
+    station = Station(MemoryBroker().as_user(), "compute-c1-1")
+    guest = begun(spawn(1, NAME), Work(), 0.0)
+    await store.save([structs.replace(guest, state=AttemptState.BUILT, ends_s=None)])
+    finisher = Finisher(
+        Fleet([driver], store.clock_s), store, station.publisher, 0, FailedRows(station, "compute.c1.work")
+    )
+    running = asyncio.create_task(finisher.run())
+    driver.wake(driver.root)
+
+    async def is_stopped() -> bool:
+        (known,) = (await store.load([guest.key])).values()
+        return known.state is AttemptState.STOPPED
+
+    await until(is_stopped, "the stop is told, with the next look")
+    running.cancel()
