@@ -236,9 +236,11 @@ class Grant(Struct, frozen=True):
     def allows(self, exchange: str, key: str, cell: str = "") -> bool:
         """Whether this key of this exchange is granted to a user of this cell, or without `cell` to one of the API level."""
         # A key on a cell's exchange ends with the cell's name too, so comparing the key is enough.
-        return matches(in_cell(self.exchange, "*"), exchange) and any(
-            matches(in_cell(each, cell or "*"), key) for each in self.patterns
-        )
+        patterns = [in_cell(each, cell or "*") for each in self.patterns]
+        if "" in key.split("."):
+            # An empty word names nothing, such as a cell: a user may not stand for it, though brokers take it for a word.
+            patterns = [each for each in patterns if "*" not in each]
+        return matches(in_cell(self.exchange, "*"), exchange) and any(matches(each, key) for each in patterns)
 
 
 class Objects(Struct, frozen=True):

@@ -18,7 +18,7 @@ from bus.messages.placement import (
     ReportInventory,
     SnapshotPage,
 )
-from bus.queues import DEAD, FEED
+from bus.queues import DEAD, FEED, Grant
 from bus.topology import destination_of
 from bus.workers.authority import (
     BrokerFacts,
@@ -409,3 +409,20 @@ def test_on_the_feed_only_events_count_and_only_under_their_own_project(example:
     assert (judge(example, Origin("", "", FEED, project or "-"), WITHOUT) is None) is is_event
     for key in ("another", "", "#"):
         assert isinstance(judge(example, Origin("", "", FEED, key), WITHOUT), Refused)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "cell", "is_granted"),
+    [
+        ("build.{cell}", "build.c1", "", True),
+        ("build.{cell}", "build.", "", False),
+        ("build.{cell}", "build.c2", "c1", False),
+        ("*.{cell}", ".c1", "c1", False),
+        ("#", "build.", "", True),
+        ("#.{cell}", "c1", "c1", True),
+    ],
+)
+def test_a_key_with_an_empty_word_is_granted_by_no_pattern_of_single_words(
+    pattern: str, key: str, cell: str, is_granted: object
+) -> None:
+    assert Grant("cells", (pattern,)).allows("cells", key, cell) is is_granted
