@@ -35,12 +35,14 @@ QueueName = Literal[
     "compute.{cell}.work",
     "compute.{cell}.questions",
     "ironic.{cell}.work",
+    "keeper.requests",
+    "keeper.questions",
 ]
 RoleName = Literal[
-    "scheduler", "placement", "conductor", "compute", "ironic", "operator", "application", "admin"
+    "scheduler", "placement", "conductor", "compute", "ironic", "keeper", "operator", "application", "admin"
 ]
 # The exchange of a queue's orders and questions, by the role that reads it; any other role reads a cell's exchange.
-_EXCHANGES = {"scheduler": API, "placement": PLACEMENT}
+_EXCHANGES = {"scheduler": API, "keeper": API, "placement": PLACEMENT}
 
 
 class Kind(Enum):

@@ -185,6 +185,8 @@ QUEUES: tuple[Queue, ...] = (
     _queue("compute.{cell}.questions", QueueKind.QUESTIONS, Site.CELL),
     IRONIC_INBOX,
     _queue("ironic.{cell}.work", QueueKind.WORK, Site.CELL),
+    _queue("keeper.requests", QueueKind.WORK),
+    _queue("keeper.questions", QueueKind.QUESTIONS),
     Queue(DEAD_QUEUE, QueueKind.DEAD, (Binding(DEAD, "#"),), Site.BOTH),
 )
 
@@ -242,6 +244,8 @@ FACTS = (
     "providers.changed",
     "inventory.refused.*",
     "aggregate.changed",
+    "campaign.changed",
+    "movement.changed",
 )
 # What an application may send for its projects; and what only admin applications may ask.
 _OF_A_PROJECT = _rights("application", "{project}", Grant(API, ("group.*.{project}",)))
@@ -298,6 +302,15 @@ ROLES: tuple[Role, ...] = (
         writes=_rights("ironic", "*", Grant(EVENTS, ("node.#",))),
         reads=(IRONIC_EVENTS, "ironic.{cell}.work"),
         asks=True,
+    ),
+    # What it says of moves and hosts an operator's client may say, too.
+    Role(
+        "keeper",
+        writes=_rights("keeper", "*"),
+        reads=("keeper.requests", "keeper.questions"),
+        asks=True,
+        answers=True,
+        site=Site.API,
     ),
     # The broker allows an operator everything; but only these messages of an operator count.
     Role(

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 from msgspec import Meta
 
 from engine.inventories import AggregateId, Counter, Label, Moment, Natural, ProviderId, Value
+from engine.places import Place
 
 # Kinds of hosts. The empty kind is a hypervisor that runs virtual machines.
 NODE = "ironic"
@@ -97,8 +98,9 @@ class HostState(HostDescription, frozen=True, kw_only=True):
     sequence: Counter = 0
     report_epoch: Counter = 0
     report_sequence: Counter = 0
-    # Other cells that have a host of this name. Only answers say it.
+    # Other cells that have a host of this name; and where it is, which placement has with its root provider. Only answers say it.
     also_in: tuple[Label, ...] = ()
+    place: Place = ""
 
 
 def host_in_cell(cell: str, name: str) -> str:

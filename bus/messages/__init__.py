@@ -9,6 +9,7 @@ from bus.messages import (
     cell,
     cloud,
     hosts,
+    keeping,
     moves,
     placement,
     planning,
@@ -16,7 +17,21 @@ from bus.messages import (
     together,
 )
 
-_SUBJECTS = (build, moves, cell, cloud, hosts, planning, catalog, projects, placement, together, books, audit)
+_SUBJECTS = (
+    build,
+    moves,
+    cell,
+    cloud,
+    hosts,
+    planning,
+    catalog,
+    projects,
+    placement,
+    together,
+    books,
+    audit,
+    keeping,
+)
 
 # Every message type; one that has no tag of its own is only a base of others.
 ALL: tuple[type[Message], ...] = tuple(
