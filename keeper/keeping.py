@@ -297,19 +297,20 @@ class Keeper:
         now = self._clock()
         known = await self._store.movements_of(campaign.id, (*OPEN, "done", "given_up"), host.host)
         known = [each for each in known if each.cell == host.cell]
-        is_over = not any(each.life in OPEN for each in known)
+        is_over, has_others = not any(each.life in OPEN for each in known), False
         key = campaign.id, str(host.id)
         if is_over or self._listed.get(key, now) <= now:
             self._listed[key] = now + timedelta(seconds=self._pace.list_s)
             guests, details = await self._guests_on(host)
             known = await self._plan_guests(campaign, host, guests, details, known)
+            has_others = bool({each.id for each in guests} - {each.instance for each in known})
         lives = Counter(each.life for each in known)
         stays = [each.reason for each in known if each.life == "given_up"]
         left = sum(lives[each] for each in OPEN)
         seen = structs.replace(
             host, left=left, moved=lives["done"], stay=len(stays), reason=stays[0] if stays else ""
         )
-        if left or not is_over:
+        if left or not is_over or (has_others and campaign.life not in ("running", "paused")):
             return seen
         after = emptied(seen, campaign.work, now)
         is_to_be_down = campaign.work.kind == "drain" and campaign.work.then == "down"

@@ -306,6 +306,8 @@ def problem_with(row: InstanceRow | None, order: MoveInstance) -> BuildRejected 
         return problem_with_repeat(row, order)
     if (problem := _problem_with_values(row, order)) is not None:
         return problem
+    if order.source and not is_on(told, order.source):
+        return refused(order, "source", order.source, f"it is on {told.host or 'no host'}")
     may_begin = told.state in _BEGIN_IN.get(order.kind, (ACTIVE,)) or (
         order.kind == "evacuate" and told.state == ERROR and told.keeps_share and told.host
     )
