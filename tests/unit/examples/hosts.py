@@ -182,7 +182,15 @@ HOSTS: tuple[Message, ...] = (
         host="host-1",
         fit=1,
         instances=(
-            DrainedInstance(id=CONSUMER, name="web-1", project="shop", to="host-2", cell="c1", group=GROUP),
+            DrainedInstance(
+                id=CONSUMER,
+                name="web-1",
+                project="shop",
+                to="host-2",
+                cell="c1",
+                group=GROUP,
+                place="dc1/hall2",
+            ),
             DrainedInstance(id=CONSUMER, reason="no host among 3"),
         ),
         more=True,
