@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
@@ -64,7 +65,7 @@ from keeper.hooks import Hooks
 from keeper.metrics import CAMPAIGNS, MOVEMENTS
 from keeper.settings import KeeperPace, KeeperSettings
 from keeper.store_sql import KeeperStore, KeeperTransaction
-from kit.errors import WrongAnswer
+from kit.errors import Operational, WrongAnswer
 from kit.metrics import Readings
 from kit.parts import Periodic, batches_of
 
@@ -131,12 +132,14 @@ class Keeper:
         async with self._hooks, asyncio.TaskGroup() as tasks:
             for part in self.parts:
                 tasks.create_task(part.run())
+        # So that others need not wait for the end of its leases.
+        with suppress(Operational):
+            async with self._store.transaction() as transaction:
+                await transaction.let_go(self._id)
 
     async def stop(self) -> None:
         for part in self.parts:
             await part.stop()
-        async with self._store.transaction() as transaction:
-            await transaction.let_go(self._id)
 
     @property
     def readings(self) -> Readings:
@@ -184,11 +187,20 @@ class Keeper:
         await self._change(ended, lambda each: after_look(each, told.get(each.instance), now))
 
     async def _instances(self, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceState]:
+        told: dict[InstanceId, InstanceState] = {}
         questions = [
             AskInstances(instances=tuple(some), limit=ASKED_MAX) for some in batches_of(ids, ASKED_MAX)
         ]
-        found = await asked(self._ask_all, questions, InstancesFound)
-        return {each.id: each for page in found for each in page.instances}
+        while questions:
+            found = await asked(self._ask_all, questions, InstancesFound)
+            told |= {each.id: each for page in found for each in page.instances}
+            # A page ends where a message has no room for more.
+            questions = [
+                structs.replace(question, after=page.next)
+                for question, page in zip(questions, found, strict=True)
+                if page.next is not None
+            ]
+        return told
 
     async def _change(
         self, seen: Sequence[Movement], after: Callable[[Movement], Movement]
@@ -370,10 +382,16 @@ class Keeper:
         ]
 
     async def _after_hook(self, campaign: CampaignState, host: CampaignHost) -> CampaignHost:
+        now = self._clock()
+        if not self._hooks.runs(campaign, host) and campaign.life != "running":
+            return (
+                host
+                if campaign.life == "paused"
+                else staged(host, "skipped", now, f"its campaign is {campaign.life}")
+            )
         why = self._hooks.result(campaign, host)
         if why is None:
             return host
-        now = self._clock()
         return staged(host, "failed", now, why) if why else staged(host, "returning", now)
 
     async def _after_return(self, campaign: CampaignState, host: CampaignHost) -> CampaignHost:
@@ -401,7 +419,7 @@ class Keeper:
             return 0
         seen = await self._planned(campaign, chosen, is_alone=not going)
         alive = await self._alive({each.group for unit in seen for each in unit if each.group})
-        granted, waits = await self._decided(campaign, seen, alive)
+        granted, waits = await self._decided(campaign, chosen, seen, alive)
         self._rest(each for unit in seen for each in unit if each.id in waits)
         self._seen["granted",] += len(granted)
         return len(granted)
@@ -445,10 +463,17 @@ class Keeper:
         ]
 
     async def _decided(
-        self, campaign: CampaignState, seen: Sequence[Sequence[Movement]], alive: Mapping[GroupId, int]
+        self,
+        campaign: CampaignState,
+        planned: Sequence[Sequence[Movement]],
+        seen: Sequence[Sequence[Movement]],
+        alive: Mapping[GroupId, int],
     ) -> tuple[Sequence[Movement], Mapping[MovementId, str]]:
-        """Have those of these units granted that budgets allow, in one transaction. Returns what was granted, and why the rest waits."""
+        """Have those of these units granted that budgets allow, in one transaction. `planned` are their rows as they were when hosts were
+        sought for them. Returns what was granted, and why the rest waits.
+        """
         now = self._clock()
+        was = {each.id: each for unit in planned for each in unit}
         async with self._store.transaction() as transaction:
             await transaction.lock_ledger()
             current = await transaction.lock_campaign(campaign.id)
@@ -458,14 +483,8 @@ class Keeper:
                 each.id: each
                 for each in await transaction.lock_movements([one.id for unit in seen for one in unit])
             }
-            units = [
-                [
-                    each
-                    for each in unit
-                    if (row := rows.get(each.id)) and row.life == "planned" and row.request_id is None
-                ]
-                for unit in seen
-            ]
+            # What another keeper has changed since is planned anew.
+            units = [[each for each in unit if rows.get(each.id) == was[each.id]] for unit in seen]
             may_begin = [
                 unit for unit in units if unit and all(_may_begin(each, campaign, now) for each in unit)
             ]

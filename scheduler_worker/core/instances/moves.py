@@ -306,8 +306,6 @@ def problem_with(row: InstanceRow | None, order: MoveInstance) -> BuildRejected 
         return problem_with_repeat(row, order)
     if (problem := _problem_with_values(row, order)) is not None:
         return problem
-    if order.source and not is_on(told, order.source):
-        return refused(order, "source", order.source, f"it is on {told.host or 'no host'}")
     may_begin = told.state in _BEGIN_IN.get(order.kind, (ACTIVE,)) or (
         order.kind == "evacuate" and told.state == ERROR and told.keeps_share and told.host
     )
@@ -343,6 +341,8 @@ def why_stays_on_node(host: str, kind: MoveKind) -> str:
 
 
 def _problem_with_values(row: InstanceRow, order: MoveInstance) -> BuildRejected | None:
+    if order.source and not is_on(row.told, order.source):
+        return refused(order, "source", order.source, f"it is on {row.told.host or 'no host'}")
     if order.deadline_s is not None and not 1 <= order.deadline_s <= DEADLINE_S_MAX:
         reason = f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
         return refused(order, "deadline_s", order.deadline_s, reason)
