@@ -10,6 +10,7 @@ from engine.inventories import (
     Integer,
     Label,
     Natural,
+    PlaceRule,
     ProviderId,
     ProviderState,
     ResourceClass,
@@ -73,6 +74,9 @@ class GroupRefused(Variant, frozen=True, tag="group_refused"):
 
     These members are on `host`: with anti-affinity it is the host that was asked for, with affinity another one.
     `members` are the first ten of them, and `count` says how many there are.
+
+    If a rule of the group forbids the host, `rule` is that, and the members are in `domain`. If the host has no domain of the rule's
+    level, `domain` is empty, and no members are named.
     """
 
     group: GroupId
@@ -81,6 +85,8 @@ class GroupRefused(Variant, frozen=True, tag="group_refused"):
     members: tuple[ConsumerId, ...]
     count: Integer
     max_per_host: Integer = 1
+    rule: PlaceRule | None = None
+    domain: Label = ""
 
 
 class OverLimit(Value, frozen=True):
