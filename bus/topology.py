@@ -147,6 +147,7 @@ EXCHANGES: tuple[Exchange, ...] = (
     Exchange(REPLY),
     Exchange(FEED, Site.API),
     Exchange(f"{RETRY}scheduler"),
+    Exchange(f"{RETRY}keeper"),
     Exchange(f"{RETRY}placement"),
     Exchange(f"{RETRY}ironic.{{cell}}", Site.CELL),
     Exchange(f"{RETRY}conductor.{{cell}}", Site.CELL),
