@@ -89,6 +89,19 @@ class GroupRefused(Variant, frozen=True, tag="group_refused"):
     domain: Label = ""
 
 
+def rule_in_words(rule: PlaceRule) -> str:
+    most = f", at most {rule.max_members}" if rule.policy == "anti-affinity" else ""
+    return f"{rule.policy} in domains of level {rule.level}{most}"
+
+
+def why_no_member(group: GroupId, rule: PlaceRule, domain: str, members: int) -> str:
+    """Why a rule of a server group lets no further member into a domain, which is empty if the host is in none of its level."""
+    said = f"server group {group} ({rule_in_words(rule)})"
+    if not domain:
+        return f"{said}: the host's place has no such domain"
+    return f"{said} has {members} members in {domain}"
+
+
 class OverLimit(Value, frozen=True):
     """A limit of a project's quota that a claim would exceed. `name` is a resource class, or `instances`."""
 

@@ -187,9 +187,9 @@ class ProviderPlace(Value, frozen=True):
 class SetPlaces(BookWrite, frozen=True, tag="places.set"):
     """Sets where these root providers are: all of them, or none. Reports do not change it."""
 
-    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("scheduler",))
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("scheduler", "operator"))
 
-    places: Annotated[tuple[ProviderPlace, ...], Meta(min_length=1, max_length=1000)]
+    places: Annotated[tuple[ProviderPlace, ...], Meta(min_length=1, max_length=500)]
 
 
 class CreateTrait(BookWrite, frozen=True, tag="trait.create"):
