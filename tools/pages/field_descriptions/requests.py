@@ -170,6 +170,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "id": "the group's id",
         "policy": "affinity or anti-affinity, hard or soft",
         "max_per_host": "with anti-affinity: how many members one host may have",
+        "rules": "how its members are placed in domains",
         "name": "the group's name",
         "project": "the group's project; empty if any may join",
         "size": "how many members hold a host",
