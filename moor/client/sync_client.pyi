@@ -89,6 +89,7 @@ class SyncClient(ClientThread):
     migrate = _orders(Client.migrate)
     offload = _orders(Client.offload)
     overview = _waits(Client.overview)
+    place_hosts = _waits(Client.place_hosts)
     plan = _waits(Client.plan)
     plan_drain = _waits(Client.plan_drain)
     reboot = _orders(Client.reboot)
