@@ -221,11 +221,12 @@ def _by_affinity(specs: Mapping[InstanceId, InstanceSpec]) -> dict[GroupId, list
 
 
 def _drained_instance(
-    row: InstanceRow, outcome: Chosen | NoValidHost | str, group: GroupId | None
+    row: InstanceRow, outcome: Chosen | NoValidHost | str, group: GroupId | None, picture: Picture
 ) -> DrainedInstance:
     drained = DrainedInstance(id=row.id, name=row.told.name, project=row.told.project, group=group)
     if isinstance(outcome, Chosen):
-        return structs.replace(drained, to=outcome.choice.name, cell=outcome.cell)
+        place = picture.place_of(outcome.choice.share.host)
+        return structs.replace(drained, to=outcome.choice.name, cell=outcome.cell, place=place)
     reason = outcome if isinstance(outcome, str) else in_words(outcome)
     return structs.replace(drained, reason=reason)
 
@@ -442,7 +443,12 @@ class Planner:
         }
         outcomes, groups = self._chosen(places, known)
         return [
-            _drained_instance(row, outcomes.get(row.id) or reasons.get(row.id, UNKNOWN), groups.get(row.id))
+            _drained_instance(
+                row,
+                outcomes.get(row.id) or reasons.get(row.id, UNKNOWN),
+                groups.get(row.id),
+                self._picture,
+            )
             for row in rows
         ]
 
