@@ -45,6 +45,7 @@ from engine.inventories import ConsumerId, GroupId, QuotaState
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost, PlannedFlavor
 from engine.requests import Alternative, InstanceSpec, with_specs
+from engine.requests.spec import of_mover
 from kit.errors import WrongAnswer
 from scheduler_worker.cells import CellRegistry
 from scheduler_worker.core.capabilities import capabilities, hosts_having
@@ -382,7 +383,7 @@ class Planner:
         reasons = dict.fromkeys([row.id for row in rows], why) if why else {}
         known = {
             # Hosts that the boot named do not bind a move.
-            row.id: structs.replace(spec, hosts=(), cell=cell, count=1)
+            row.id: structs.replace(of_mover(spec, row.id, is_alone=False), hosts=(), cell=cell, count=1)
             for row in rows
             if row.id not in reasons and (spec := decoded(row.current_spec)) is not None
         }
@@ -420,7 +421,7 @@ class Planner:
                 members = self._picture.groups.of_group(group)
                 if any(each.host not in here for each in members):
                     continue
-                specs = [structs.replace(known[id_], server_group=None) for id_ in ids]
+                specs = [of_mover(known[id_], id_, is_alone=True) for id_ in ids]
                 if len(ids) == 1:
                     alone[ids[0]] = specs[0]
                     continue
