@@ -322,8 +322,8 @@ async def test_what_is_wrong_with_a_campaign_is_told_and_nothing_begins(bus: str
         assert joined.hosts == {"waiting": 1}
         assert (await here.told("nothing")).campaigns == ()
         assert (
-            await here.cloud.ask(SetCampaign(campaign="nothing", to="pause"), BuildRejected)
-        ).value == "nothing"
+            await here.cloud.ask(SetCampaign(campaign="nothing", to="pause"), CampaignsFound)
+        ).campaigns == ()
 
 
 @EMBEDDED
@@ -336,6 +336,7 @@ async def test_a_plan_tells_where_guests_would_go_and_what_cannot_move(bus: str,
         assert {each.instance for each in planned.movements} == {*guests}
         assert sorted(each.to for each in planned.movements) == ["", "h2"]
         assert all(bool(each.to) is not bool(each.reason) for each in planned.movements)
+        assert [(each.host, each.left, each.stay) for each in planned.hosts] == [("h1", 1, 1)]
         assert await here.movements() == []
         assert await here.mode_of("h1") == "up"
 
