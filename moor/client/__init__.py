@@ -43,6 +43,21 @@ from bus.messages.hosts import (
     HostsReported,
     HostUse,
 )
+from bus.messages.keeping import (
+    Budget,
+    BudgetScope,
+    BudgetState,
+    CampaignHost,
+    CampaignKind,
+    CampaignPlanned,
+    CampaignState,
+    Movement,
+    MovementLife,
+    PlannedMovement,
+    Side,
+    Then,
+    Work,
+)
 from bus.messages.moves import Change, MovePlace, MovesFound, MoveWait
 from bus.messages.placement import ProvidersChanged
 from bus.messages.planning import (
@@ -91,7 +106,7 @@ from moor.client.errors import (
     Rejected,
 )
 from moor.client.finding import Named
-from moor.client.hosts import Emptied, Stayed
+from moor.client.keeping import CampaignDetails, Emptied, Stayed
 from moor.client.requests import (
     BuildFields,
     Listing,
@@ -113,10 +128,18 @@ __all__ = [
     "AttemptFailed",
     "BrokerAway",
     "BrokerRefused",
+    "Budget",
+    "BudgetScope",
+    "BudgetState",
     "BuildAccepted",
     "BuildFields",
     "BuildInstance",
     "BuildRejected",
+    "CampaignDetails",
+    "CampaignHost",
+    "CampaignKind",
+    "CampaignPlanned",
+    "CampaignState",
     "Candidate",
     "Candidates",
     "Capability",
@@ -170,6 +193,8 @@ __all__ = [
     "MoveFields",
     "MovePlace",
     "MoveWait",
+    "Movement",
+    "MovementLife",
     "MovesFound",
     "Named",
     "NamedImage",
@@ -185,6 +210,7 @@ __all__ = [
     "OrderFields",
     "Overview",
     "PlanFound",
+    "PlannedMovement",
     "PortRequest",
     "ProviderState",
     "ProvidersChanged",
@@ -194,6 +220,7 @@ __all__ = [
     "RequestId",
     "SentRequest",
     "ShapeRoom",
+    "Side",
     "Size",
     "StageTimes",
     "StateName",
@@ -201,11 +228,13 @@ __all__ = [
     "SyncClient",
     "SyncListing",
     "SyncSentRequest",
+    "Then",
     "Tiles",
     "TypeUsage",
     "VolumeRequest",
     "Wait",
     "Waiting",
+    "Work",
     "WorkerAlive",
     "WorkerHeard",
     "group_of",
