@@ -36,10 +36,9 @@ from bus.messages.keeping import (
 )
 from engine.flavors import InstanceId
 from engine.hosts import host_in_cell
-from engine.inventories import ConsumerId
 from moor.client.bus_client import LOOK_AGAIN_S
 from moor.client.errors import NotFound, NotInTime, Rejected
-from moor.client.finding import Named
+from moor.client.finding import Named, instance_ids
 from moor.client.hosts import HostCalls
 from moor.client.requests import Listing, order_id
 
@@ -276,20 +275,25 @@ class KeepingCalls(HostCalls):
         self,
         *,
         campaign: str = "",
-        instance: UUID | None = None,
+        instance: Named = "",
         host: str = "",
-        life: MovementLife | Literal[""] = "",
+        life: MovementLife | None = None,
         ended: bool = False,
     ) -> Listing[Movement, MovementsFound]:
         """The movements that go on, or with `ended` all; of a campaign (its name or id), an instance or a host. For admins."""
-        question = AskMovements(
-            campaign=campaign,
-            instance=None if instance is None else InstanceId(ConsumerId(instance)),
-            host=host,
-            life=life,
-            ended=ended,
-            limit=MOVEMENTS_PAGE,
-        )
+
+        async def question() -> AskMovements:
+            with self._raising():
+                found = await instance_ids(self._bus, [instance]) if instance else []
+            return AskMovements(
+                campaign=campaign,
+                instance=found[0] if found else None,
+                host=host,
+                life=life or "",
+                ended=ended,
+                limit=MOVEMENTS_PAGE,
+            )
+
         return Listing(self, question, MovementsFound, lambda page: page.movements)
 
     # Budgets
