@@ -171,7 +171,7 @@ class KeepingCalls(HostCalls):
                 return found
             passed_s = loop.time() - began_s
             if timeout_s is not None and passed_s >= timeout_s:
-                raise NotInTime(f"campaign {found.campaign.name} goes on", timeout_s)
+                raise NotInTime(f"campaign {found.campaign.name} has not ended", timeout_s)
             pause_s = min(LOOK_AGAIN_S, FIRST_LOOK_S + passed_s / 10)
             with suppress(TimeoutError):
                 async with asyncio.timeout(
@@ -290,7 +290,7 @@ class KeepingCalls(HostCalls):
                 instance=found[0] if found else None,
                 host=host,
                 life=life or "",
-                ended=ended,
+                ended=ended or life in ("done", "given_up", "withdrawn"),
                 limit=MOVEMENTS_PAGE,
             )
 
