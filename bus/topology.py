@@ -148,6 +148,7 @@ EXCHANGES: tuple[Exchange, ...] = (
     Exchange(FEED, Site.API),
     Exchange(f"{RETRY}scheduler"),
     Exchange(f"{RETRY}placement"),
+    Exchange(f"{RETRY}keeper", Site.API),
     Exchange(f"{RETRY}ironic.{{cell}}", Site.CELL),
     Exchange(f"{RETRY}conductor.{{cell}}", Site.CELL),
     Exchange(f"{RETRY}compute.{{cell}}", Site.CELL),

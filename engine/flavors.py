@@ -71,6 +71,22 @@ class Flavor(Value, frozen=True):
     extra_specs: dict[str, str] = {}
 
 
+# Of an instance: by a request, or else by this extra spec of its flavor.
+PRIORITY = "moor:priority"
+INSTANCE_PRIORITY_MAX = 1_000
+_PRIORITY = re.compile(r"-?[0-9]{1,4}", re.ASCII)
+
+
+def is_priority(priority: int) -> bool:
+    return -INSTANCE_PRIORITY_MAX <= priority <= INSTANCE_PRIORITY_MAX
+
+
+def priority_in(flavor: Flavor | None) -> int | None:
+    """The priority that a flavor gives its instances, 0 if it names none; None if what it names is no priority."""
+    named = "0" if flavor is None else flavor.extra_specs.get(PRIORITY, "0")
+    return int(named) if _PRIORITY.fullmatch(named) and is_priority(int(named)) else None
+
+
 # Where to fetch a file: an id in a service, or a URL.
 Reference = Annotated[str, Meta(max_length=2048)]
 
@@ -150,7 +166,8 @@ AnyOfAggregates = Annotated[
 
 class Wait(Value, frozen=True):
     """How an instance waits while no host has room for it: at most `for_s` seconds from its acceptance. Room that
-    becomes free goes to the highest `priority` first, then to the oldest request.
+    becomes free goes to the highest `priority` first, then to the oldest request. Without one, the priority of the instance
+    counts if it is positive, at most 100.
     """
 
     for_s: Integer
@@ -191,6 +208,8 @@ class InstanceRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     all_or_nothing: bool = False
     # None: an instance that no host has room for ends in error at once.
     wait: Wait | None = None
+    # From -1000 to 1000: those with a higher one are moved first when hosts are emptied. 0: that of the flavor.
+    priority: Integer = 0
     alternatives: tuple[Flavor, ...] = ()
     # Names of stored flavors, the best first, in place of `flavor` and `alternatives`.
     flavor_names: Annotated[tuple[Label, ...], Meta(max_length=100)] = ()

@@ -43,7 +43,7 @@ BAR = 24
 FOLLOWED_MAX = 16
 LINES_MAX = 20
 # The fields of InstanceDetails that documents have. Only audits need the others.
-_OF_ROW = ("size", "accepted_at", "placed_at", "move_placed_at")
+_OF_ROW = ("size", "accepted_at", "placed_at", "move_placed_at", "priority", "group", "policy")
 # The classes by which an operator sizes hosts.
 MAIN_CLASSES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 
@@ -195,6 +195,8 @@ def print_instance(row: InstanceShown) -> None:
         ("reason", escape(state.reason)),
         ("flavor", _flavor(state, known.size)),
         ("image", escape(known.image)),
+        ("priority", str(known.priority or "")),
+        ("group", f"{known.group} ({known.policy})" if known.group else ""),
         ("accepted", time_in_words(known.accepted_at)),
         ("placed", time_in_words(known.placed_at)),
         ("last moved", time_in_words(known.move_placed_at)),

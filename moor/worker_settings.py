@@ -11,6 +11,7 @@ from cell_conductor.settings import CONDUCTOR, ConductorSettings
 from compute_sim.libvirt.settings import LIBVIRT, LibvirtSettings
 from compute_sim.settings import COMPUTE, ComputeSettings
 from ironic_sync.settings import IRONIC_DAEMONS, IronicSettings
+from keeper.settings import KEEPER, KeeperSettings
 from kit.database_settings import DATABASE, DatabaseSettings
 from kit.keystone import OPENSTACK
 from kit.settings import Section, Stated, text_of
@@ -23,6 +24,7 @@ __all__ = [
     "CONDUCTOR",
     "DATABASE",
     "IRONIC_DAEMONS",
+    "KEEPER",
     "LIBVIRT",
     "OPENSTACK",
     "PLACEMENT",
@@ -45,6 +47,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
         LIBVIRT,
         IRONIC_DAEMONS,
         OPENSTACK,
+        KEEPER,
         BUS,
         DATABASE,
         *(each.load() for each in entry_points(group="moorage.sections")),
@@ -62,6 +65,7 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
     compute: ComputeSettings = ComputeSettings()
     libvirt: LibvirtSettings = LibvirtSettings()
     ironic: IronicSettings = IronicSettings()
+    keeper: KeeperSettings = KeeperSettings()
     bus: BusSettings = BusSettings()
     database: DatabaseSettings = DatabaseSettings()
 

@@ -17,6 +17,7 @@ from engine.flavors import (
 )
 from engine.inventories import (
     Counter,
+    GroupId,
     Integer,
     Label,
     Moment,
@@ -62,6 +63,9 @@ class BuildInstance(StrictMessage, InstanceRequest, frozen=True, tag="build.requ
     Everything else that the request says is true for each of them. With `flavor_names`, these are the flavors that are stored under
     these names when the request is accepted. If there is no such flavor, the instances end in error. The same is true for
     `image_name`: the stored image and its properties count, and a property in `image_properties` replaces the image's own.
+
+    `priority` is from -1000 to 1000; 0 is that of the flavor (`moor:priority`), or none. When hosts are emptied, instances with a higher one are
+    moved first. One that waits for room does so with it if it is positive, at most 100, and if `wait` names none.
 
     Only bare-metal nodes support `ports`: a request with them gets a node, or no host. The same is true for a request with an
     `image` or a `config_drive` whose flavor asks only for resource classes of nodes.
@@ -345,7 +349,7 @@ class AskInstances(ProjectMessage, frozen=True, tag="instance.query"):
     With `project`, only instances of that project. Without it, of all projects, which needs the right to all of them.
     """
 
-    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="instance.found", by=("application",))
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="instance.found", by=("application", "keeper"))
 
     instances: Annotated[tuple[InstanceId, ...], Meta(max_length=200)] = ()
     request_id: RequestId | None = None
@@ -396,7 +400,8 @@ class Size(Value, frozen=True):
 class InstanceDetails(Value, frozen=True):
     """An instance's size, and when its hosts were chosen. The API level has these facts beside the instance's state.
 
-    `size` is what the instance holds; null if its request is not kept.
+    `size` is what the instance holds; null if its request is not kept. `priority` is that of its request, or else of its flavor.
+    `group` is its server group, which has the `policy`.
     `placed_at` is when a host was chosen for the boot, and `move_placed_at` when one was chosen for the last move.
     """
 
@@ -407,6 +412,9 @@ class InstanceDetails(Value, frozen=True):
     move_placed_at: Moment | None = None
     # The name of the stored image that it was built from, unless it was rebuilt since.
     image: Label = ""
+    priority: Integer = 0
+    group: GroupId | None = None
+    policy: Label = ""
 
 
 class InstancesFound(AnswerMessage, frozen=True, tag="instance.found"):

@@ -101,7 +101,9 @@ class WorkerAlive(CellMessage, frozen=True, tag="worker.beat"):
     """
 
     ROUTE = Route(
-        Kind.EVENT, by=("scheduler", "placement", "conductor", "compute", "ironic"), heard_by=("scheduler",)
+        Kind.EVENT,
+        by=("scheduler", "placement", "conductor", "compute", "ironic", "keeper"),
+        heard_by=("scheduler",),
     )
 
     worker: Label

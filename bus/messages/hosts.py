@@ -118,7 +118,7 @@ class SetHost(StrictMessage, frozen=True, tag="host.set"):
     instances: it is set dead only with `sure`.
     """
 
-    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="host.was_set", by=("operator",))
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="host.was_set", by=("operator", "keeper"))
 
     host: Annotated[
         Label,
@@ -146,7 +146,7 @@ class AskHosts(StrictMessage, frozen=True, tag="host.query"):
     bounded number of hosts. So with a filter a page may have few hosts or none, and yet say where the `next` one begins.
     """
 
-    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="host.found", by=("admin",))
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="host.found", by=("admin", "keeper"))
 
     name: Label = ""
     after: Label = ""

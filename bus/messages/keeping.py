@@ -143,8 +143,8 @@ class Work(Value, frozen=True):
 
 
 class CampaignHost(Value, frozen=True):
-    """A host of a campaign, and how far it is. `left` guests are to move yet, `moved` have moved, and `stay` do not; `reason` says why it
-    waits or why it failed.
+    """A host of a campaign, and how far it is: at this `stage` since `stage_at`. `left` guests are to move yet, `moved` have moved, and
+    `stay` do not; `reason` says why it waits or why it failed.
     """
 
     id: ProviderId
@@ -152,6 +152,7 @@ class CampaignHost(Value, frozen=True):
     cell: Label
     place: Place = ""
     stage: HostStage = "waiting"
+    stage_at: Moment | None = None
     reason: str = ""
     left: Natural = 0
     moved: Natural = 0
@@ -262,11 +263,14 @@ class CampaignPlanned(AnswerMessage, frozen=True, tag="campaign.planned"):
 
 
 class CampaignChanged(Message, frozen=True, tag="campaign.changed"):
-    """A campaign began, was paused, goes on, or ended; or one of its hosts came to another stage."""
+    """A campaign began, was paused, goes on, or ended: then `state` is its state now. Or its `host` came to another stage. It may be said
+    more than once.
+    """
 
     ROUTE = Route(Kind.EVENT, by=("keeper",), public=True)
 
-    campaign: CampaignState
+    campaign: CampaignId
+    state: CampaignState | None = None
     host: CampaignHost | None = None
 
 
@@ -279,7 +283,8 @@ MovementLife = Literal["planned", "granted", "moving", "done", "given_up", "with
 
 class Movement(Value, frozen=True):
     """The movement of one instance away from a host. `reason` says why it waits, was given up or withdrawn. `to` is the host that was chosen
-    at the grant. `failures` counts its tries that failed. Those with the higher `priority` are granted first.
+    at the grant. `failures` counts its tries that failed. Those with the higher `priority` are granted first. With `together` it leaves
+    with the other members of its `group` on that host.
     """
 
     id: MovementId
@@ -293,6 +298,7 @@ class Movement(Value, frozen=True):
     name: Label = ""
     project: Label = ""
     group: GroupId | None = None
+    together: bool = False
     priority: Integer = 0
     place: Place = ""
     to: Label = ""
@@ -329,7 +335,7 @@ class MovementsFound(AnswerMessage, frozen=True, tag="movement.found"):
 
 
 class MovementChanged(Message, frozen=True, tag="movement.changed"):
-    """A movement was granted, or ended."""
+    """A movement was granted, or ended. It may be said more than once."""
 
     ROUTE = Route(Kind.EVENT, by=("keeper",), public=True)
 

@@ -57,6 +57,8 @@ class MoveInstance(ChangeInstance, frozen=True, tag="move.request"):
     seconds, and ends if the host is up again before.
     """
 
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="instance.found", by=("application", "keeper"))
+
     request_id: RequestId
     instance: InstanceId
     kind: MoveKind
@@ -82,6 +84,8 @@ class EndMove(ChangeInstance, frozen=True, tag="move.end"):
 
     A move is not reverted while its source host is down. The answer is the same as to a `move.request`.
     """
+
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="instance.found", by=("application", "keeper"))
 
     request_id: RequestId
     instance: InstanceId
@@ -126,7 +130,7 @@ class AskHistory(ProjectMessage, frozen=True, tag="history.query"):
     With `project`, only of an instance of that project. Without it, of any, which needs the right to all projects.
     """
 
-    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="history.found", by=("application",))
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="history.found", by=("application", "keeper"))
 
     instance: Annotated[InstanceId, Meta(description="the instance's id")]
     after: Counter = 0

@@ -9,7 +9,7 @@ from msgspec import Meta
 from bus.message import AnswerMessage, Kind, ProjectMessage, Route, StrictMessage
 from bus.messages.build import BuildInstance, InstanceState
 from engine.flavors import InstanceId, RequestId
-from engine.inventories import Integer, Label, Moment, Natural, Value
+from engine.inventories import GroupId, Integer, Label, Moment, Natural, Value
 from engine.refusals import (
     ExhaustedPool,
     HostVerdict,
@@ -80,15 +80,25 @@ class ReasonsFound(AnswerMessage, frozen=True, tag="reasons.found"):
 class AskDrain(StrictMessage, frozen=True, tag="drain.query"):
     """Asks whether the instances of this host would fit on other hosts of its cell, all together: an instance moves only
     within its cell. Nothing is claimed or moved. At most 200 instances are planned.
+
+    With `instances`, these are planned in place of the host's, as if all left their hosts at once: none of them goes to a host that one of
+    them leaves. `evacuate`: their hosts are down. None goes to a host in `avoid`, and if there are any in `to`, all go to these. A host
+    has its cell before it (`c1/h1`) if several cells have its name.
     """
 
-    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="drain.found", by=("admin",))
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="drain.found", by=("admin", "keeper"))
 
-    host: Label
+    host: Label = ""
+    instances: Annotated[tuple[InstanceId, ...], Meta(max_length=200)] = ()
+    avoid: Annotated[tuple[Label, ...], Meta(max_length=1000)] = ()
+    to: Annotated[tuple[Label, ...], Meta(max_length=1000)] = ()
+    evacuate: bool = False
 
 
 class DrainedInstance(Value, frozen=True):
-    """An instance and the host of its cell on which it would fit; without such a host, the reason."""
+    """An instance and the host of its cell on which it would fit; without such a host, the reason. It begins with `busy: ` if the instance
+    cannot move now, whatever room there is. Members of an affinity group that leave their host together have this `group`.
+    """
 
     id: InstanceId
     name: Label = ""
@@ -96,6 +106,7 @@ class DrainedInstance(Value, frozen=True):
     to: Label = ""
     cell: Label = ""
     reason: str = ""
+    group: GroupId | None = None
 
 
 class DrainFound(AnswerMessage, frozen=True, tag="drain.found"):

@@ -62,7 +62,7 @@ class AskGroups(ProjectMessage, frozen=True, tag="group.query"):
     Without it, of all projects, which needs the right to all of them.
     """
 
-    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="group.found", by=("application",))
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="group.found", by=("application", "keeper"))
 
     id: Annotated[GroupId | None, Meta(description="a group's id: only this group, with its members")] = None
     after: GroupId | None = None

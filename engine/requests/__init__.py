@@ -1,7 +1,15 @@
 """Requests: their check, and the spec of one of their instances."""
 
 from engine.flavors import RequestProblem
-from engine.requests.reading import COUNT_MAX, Alternative, read_alternatives, read_request, with_specs
+from engine.requests.reading import (
+    COUNT_MAX,
+    Alternative,
+    priority_of,
+    priority_of_wait,
+    read_alternatives,
+    read_request,
+    with_specs,
+)
 from engine.requests.spec import InstanceSpec
 
 __all__ = [
@@ -9,6 +17,8 @@ __all__ = [
     "Alternative",
     "InstanceSpec",
     "RequestProblem",
+    "priority_of",
+    "priority_of_wait",
     "read_alternatives",
     "read_request",
     "with_specs",

@@ -9,7 +9,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, json, structs
 
-from engine.flavors import Flavor, InstanceId, InstanceRequest, RequestProblem, parts_of
+from engine.flavors import (
+    INSTANCE_PRIORITY_MAX,
+    PRIORITY,
+    Flavor,
+    InstanceId,
+    InstanceRequest,
+    RequestProblem,
+    is_priority,
+    parts_of,
+    priority_in,
+)
 from engine.guests import (
     HARDWARE_IMAGE_KEYS,
     HOST_SCOPES,
@@ -57,7 +67,9 @@ from engine.requests.spec import (
 COUNT_MAX = 1_000
 DEADLINE_S_MAX = 86_400
 WAIT_S_MAX = 30 * 86_400
+# Of what waits for room.
 PRIORITY_MAX = 100
+PRIORITY_RANGE = f"a priority is a whole number from -{INSTANCE_PRIORITY_MAX} to {INSTANCE_PRIORITY_MAX}"
 # Real flavors have some dozens; each one costs a pass over all hosts.
 EXTRA_SPECS_MAX = 400
 # The value of one: a page of stored images or flavors has hundreds of them.
@@ -129,7 +141,7 @@ def _parts_of(
         yield from problems_of_profile(flavor)
         for key, value in flavor.extra_specs.items():
             is_read = is_host_key(key) and key.partition(":")[0] not in scopes
-            if key != PROFILE and not is_read and not is_guest_key(key):
+            if key not in (PROFILE, PRIORITY) and not is_read and not is_guest_key(key):
                 yield _extra_spec(key, value, vocabulary, scopes)
     for key, value in request.image_properties.items():
         if key in image_keys:
@@ -177,6 +189,7 @@ def _known(keys: frozenset[str]) -> str:
         "group_policy",
         "same_subtree",
         POLICY,
+        PRIORITY,
     )
     return f"known are {', '.join((*grouped, *sorted(keys)))}"
 
@@ -210,6 +223,8 @@ def _problems_of_counts(request: InstanceRequest) -> Iterator[RequestProblem]:
         yield RequestProblem(
             "instance_ids", len(given), f"{len(given)} ids are given for {request.count} instances"
         )
+    if not is_priority(request.priority):
+        yield RequestProblem("priority", request.priority, PRIORITY_RANGE)
     seen: set[InstanceId] = set()
     for position, instance in enumerate(given):
         if instance in seen:
@@ -235,6 +250,17 @@ def _problems_of_wait(request: InstanceRequest) -> Iterator[RequestProblem]:
         )
     if request.all_or_nothing:
         yield RequestProblem("all_or_nothing", "true", "each instance waits for itself: leave out `wait`")
+
+
+def priority_of(request: InstanceRequest) -> int:
+    """The priority of a request's instances: what it says, or else what its flavor says."""
+    return request.priority or priority_in(request.flavor) or 0
+
+
+def priority_of_wait(request: InstanceRequest) -> int:
+    """The priority with which its instances wait for room."""
+    named = 0 if request.wait is None else request.wait.priority
+    return named or min(max(priority_of(request), 0), PRIORITY_MAX)
 
 
 def _problems_of_bare_metal(request: InstanceRequest, needed: Needed) -> Iterator[RequestProblem]:
@@ -283,6 +309,8 @@ def _problems_of_flavor(flavor: Flavor, needed: Needed) -> Iterator[RequestProbl
         amount = getattr(flavor, name)
         if not 0 <= amount <= INTEGER_MAX:
             yield RequestProblem(f"flavor.{name}", amount, f"an amount is 0 to {INTEGER_MAX}")
+    if priority_in(flavor) is None:
+        yield RequestProblem(f"flavor.extra_specs.{PRIORITY}", flavor.extra_specs[PRIORITY], PRIORITY_RANGE)
     if not needed.total:
         yield RequestProblem("flavor", flavor.name, "it asks for no resources, and an instance needs some")
     for resource, amount in needed.total.items():

@@ -414,6 +414,7 @@ class BuildFields(TypedDict, total=False):
     port_requests: Sequence[PortRequest]
     volume_requests: Sequence[VolumeRequest]
     wait: Wait | int
+    priority: int
     alternatives: Sequence[Flavor]
 
 

@@ -32,6 +32,8 @@ from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store_sql import IronicStore
 from ironic_sync.wiring import ironic_parts
+from keeper.store_sql import KeeperStore
+from keeper.wiring import keeper_parts
 from kit.database_settings import DatabaseSettings
 from kit.health import About, Health
 from kit.process import Part, run_until, running
@@ -43,7 +45,17 @@ from placement_worker.wiring import placement_parts
 from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 
-C = TypeVar("C", PlacementStore, SchedulerStore, ConductorStore, IronicStore, Link, HttpIronicApi, Station)
+C = TypeVar(
+    "C",
+    PlacementStore,
+    SchedulerStore,
+    ConductorStore,
+    IronicStore,
+    KeeperStore,
+    Link,
+    HttpIronicApi,
+    Station,
+)
 
 RESOURCE_CLASS = "baremetal"
 DRAIN_S_MAX = 10.0
@@ -218,6 +230,9 @@ class RunningCloud:
         at = self._station("scheduler")
         rows = self._closed_later(SchedulerStore(self._database_url, settings=settings.database))
         self._add("scheduler", at, scheduler_parts(at, rows, settings.scheduler))
+        at = self._station("keeper")
+        campaigns = self._closed_later(KeeperStore(self._database_url, settings=settings.database))
+        self._add("keeper", at, keeper_parts(at, campaigns, settings.keeper))
         for cell in self.plan.cells:
             await self._make_cell(cell)
         if self.plan.metal is not None:

@@ -13,6 +13,7 @@ from bus.addresses import Addresses
 from cell_conductor.tables import metadata as conductor_tables
 from compute_sim.tables import metadata as compute_tables
 from ironic_sync.tables import metadata as ironic_tables
+from keeper.tables import metadata as keeper_tables
 from kit.errors import Failure
 from kit.settings import without_password
 from kit.sql import RoleRights, grant_rights, make_roles, version_table
@@ -55,12 +56,12 @@ from scheduler_worker.tables import metadata as scheduler_tables
 # A worker may do with each of its tables what its statements do, and has no right on another worker's table. SELECT ... FOR UPDATE
 # needs the right to update. On PostgreSQL the tests of each store connect by its role (tests/contracts/sql_stores.py).
 
-PLACEMENT, SCHEDULER, CONDUCTOR, COMPUTE, IRONIC = (
+PLACEMENT, SCHEDULER, CONDUCTOR, COMPUTE, IRONIC, KEEPER = (
     *("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim"),
-    "ironic_sync",
+    *("ironic_sync", "keeper"),
 )
 # Placement's tables and the bare-metal daemons' may be in databases of their own; these may not.
-OTHERS = (SCHEDULER, CONDUCTOR, COMPUTE)
+OTHERS = (SCHEDULER, CONDUCTOR, COMPUTE, KEEPER)
 # The packages whose tables are in a cell's own database, where a cell has one.
 OF_CELLS = (CONDUCTOR, COMPUTE)
 OWNER = "owner"
@@ -73,6 +74,7 @@ _TABLES: Mapping[str, tuple[str, ...]] = {
         CONDUCTOR: conductor_tables,
         COMPUTE: compute_tables,
         IRONIC: ironic_tables,
+        KEEPER: keeper_tables,
     }.items()
 }
 READ, ADD, CHANGE, DELETE = "SELECT", "INSERT", "UPDATE", "DELETE"
@@ -125,6 +127,7 @@ ROLES = (
     ),
     DatabaseRole("conductor", CONDUCTOR, {"cell_hosts": (READ, ADD, CHANGE)}),
     DatabaseRole("ironic", IRONIC, {}),
+    DatabaseRole("keeper", KEEPER, {"keeper_ledger": (READ, CHANGE)}),
     # `moor node ring` and `moor node` read the nodes' rows, and drain daemons.
     DatabaseRole("operator", IRONIC, {"ironic_nodes": (READ,), "ironic_daemons": (READ, CHANGE)}, others=()),
 )
@@ -339,6 +342,7 @@ def _variables(
         "moor-placement": {"MOOR_DB_URL": url(addresses.placement_db, "placement")},
         "moor-placement-api": {"MOOR_DB_URL": url(addresses.placement_db, "placement-api")},
         "moor-scheduler": {"MOOR_DB_URL": url(addresses.db_url, "scheduler")},
+        "moor-keeper": {"MOOR_DB_URL": url(addresses.db_url, "keeper")},
         "moor-ironic": {"MOOR_DB_URL": url(addresses.ironic_db, "ironic")},
         "moor-operator": {"MOOR_IRONIC_DB_URL": url(addresses.ironic_db, "operator")},
         **{

@@ -13,6 +13,7 @@ from compute_sim.wiring import OpensHosts, driver_named
 from compute_sim.wiring import run as run_compute
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store_sql import check_name
+from keeper.__main__ import run as run_keeper
 from moor.clouds.cloud import simulated_hosts
 from moor.dashboard.service import DashboardFlags, dashboard_client, dashboard_options
 from moor.dashboard.service import serve as serve_dashboard
@@ -48,6 +49,7 @@ from moor.worker_settings import (
     CONDUCTOR,
     DATABASE,
     IRONIC_DAEMONS,
+    KEEPER,
     LIBVIRT,
     OPENSTACK,
     PLACEMENT,
@@ -201,6 +203,18 @@ def ironic(
             health_at=operating.health_listen,
         )
     )
+
+
+@app.verb()
+def keeper(bus: BusUrl = "", db: DatabaseUrl = "", *, operating: Operating) -> None:
+    """A keeper: campaigns that empty hosts, and budgets for what moves. Any number of keepers share the campaigns.
+
+    MOOR_KEEPER_HOOKS_FOLDER is the folder with the programs that campaigns may run for an empty host.
+    """
+    operating.begin()
+    addresses = _stated(bus, db)
+    _require_database("keeper", addresses.db_url)
+    run_worker(run_keeper(addresses, tuned(KEEPER), tuned(BUS), tuned(DATABASE), operating.health_listen))
 
 
 @app.verb("placement-api")

@@ -39,7 +39,6 @@ from moor.instances.requests import (
     OrderId,
     check_size,
     image_name_in,
-    wait_of,
 )
 from moor.options import (
     ID,
@@ -127,12 +126,13 @@ def boot(
         ),
     ] = None,
     priority: Annotated[
-        int | None,
+        int,
         option(
             show_default=False,
-            help="With --wait-for-room: room that becomes free goes to the highest priority first (0 to 100; 0 if not given).",
+            help="Its rank, from -1000 to 1000: those with a higher one are moved first when hosts are emptied, and with --wait-for-room "
+            "they get room first. Without it, that of the flavor (moor:priority).",
         ),
-    ] = None,
+    ] = 0,
     request_id: OrderId = None,
     wait: Annotated[bool, option("--wait/--no-wait", help="Wait until the instances have ended.")] = True,
     timeout: Timeout = 120.0,
@@ -154,11 +154,12 @@ def boot(
         **where.fields,
         **neighbours.fields,
         "deadline_s": deadline,
+        "priority": priority,
     }
     if (given := of_image.read(image)) is not None:
         fields["image"] = given
-    if (waits := wait_of(wait_for_room, priority)) is not None:
-        fields["wait"] = waits
+    if wait_for_room is not None:
+        fields["wait"] = wait_for_room
     how_to_follow = f"`moor show {request}` shows its state, `moor delete {request}` deletes it"
 
     async def work(moor: Client) -> None:

@@ -22,7 +22,6 @@ from moor.client import (
     MoveWait,
     PortRequest,
     VolumeRequest,
-    Wait,
     is_image_source,
 )
 from moor.flags import option
@@ -34,19 +33,14 @@ GZIP = b"\x1f\x8b"
 KEY_NAME = "moor"
 
 
-def wait_of(for_s: int | None, priority: int | None) -> Wait | None:
+def move_wait_of(for_s: int | None, priority: int | None) -> MoveWait | None:
     if for_s is not None:
-        return Wait(for_s=for_s, priority=priority or 0)
+        return MoveWait(for_s=for_s, priority=priority)
     if priority is not None:
         raise click.BadParameter(
             f"--priority is {priority}, and nothing waits: it orders requests with --wait-for-room"
         )
     return None
-
-
-def move_wait_of(for_s: int | None, priority: int | None) -> MoveWait | None:
-    wait = wait_of(for_s, priority)
-    return None if wait is None else MoveWait(for_s=wait.for_s, priority=priority)
 
 
 def _bounded(drive: str, of: str) -> str:

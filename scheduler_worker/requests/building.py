@@ -535,10 +535,10 @@ def _kept_request(request: ValidRequest) -> KeptRequest | None:
     if build.wait is None or request.unjoined:
         return None
     # A request may name a thousand instances: each row knows its own.
+    # Requests that need the same hosts are tried together, whatever their priorities.
+    needs = encoded_needs(WaitingNeeds(specs_in(request.spec_bytes)))
     return KeptRequest(
-        hashlib.sha256(request.spec_bytes).digest(),
-        _encoded(structs.replace(build, instance_ids=())),
-        encoded_needs(WaitingNeeds(specs_in(request.spec_bytes))),
+        hashlib.sha256(needs).digest(), _encoded(structs.replace(build, instance_ids=())), needs
     )
 
 

@@ -16,7 +16,7 @@ from bus.messages.build import (
 )
 from bus.messages.moves import WAITS, Change
 from engine.flavors import Flavor
-from engine.requests import Alternative, InstanceSpec
+from engine.requests import Alternative, InstanceSpec, priority_of
 from scheduler_worker.core.instances.rows import (
     ACTIVE,
     DELETED,
@@ -57,7 +57,7 @@ _NO_FLAVOR = Flavor()
 def encoded(
     spec: InstanceSpec, build: BuildInstance = _NOTHING_ELSE, alternatives: tuple[Alternative, ...] = ()
 ) -> bytes:
-    """The spec, its request and its flavor as bytes for a row. Two requests with equal needs and equal flavors give equal
+    """The spec, its request and its flavor as bytes for a row. Two requests with equal needs, flavors and priorities give equal
     bytes, since everything that names a request is left out.
     """
     # A flavor that prefers a class of nodes is not itself the first one.
@@ -139,13 +139,20 @@ def _read(kept: bytes) -> _Kept | None:
 
 
 def details_of(row: InstanceRow) -> InstanceDetails:
+    kept = _read(_spec_that_counts(row))
+    group = None if kept is None else kept.spec.server_group
     return InstanceDetails(
         id=row.id,
-        size=size_in(_spec_that_counts(row)),
+        size=None if kept is None else _size(kept.flavor.name, kept.spec),
         accepted_at=row.issued_at,
         placed_at=None if row.decision is None else row.decision.at,
         move_placed_at=None if row.move_decision is None else row.move_decision.at,
         image=_image_name(row),
+        priority=0
+        if kept is None
+        else priority_of(structs.replace(kept.build or _NOTHING_ELSE, flavor=kept.flavor)),
+        group=None if group is None else group.id,
+        policy="" if group is None else group.policy,
     )
 
 

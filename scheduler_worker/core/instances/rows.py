@@ -39,6 +39,7 @@ from engine.flavors import InstanceId, RequestId, instance_id_of
 from engine.hosts import NODE
 from engine.inventories import Choice, ServerGroup
 from engine.refusals import NoValidHost
+from engine.requests import priority_of_wait
 
 FIRST_ATTEMPT = 1
 BOOT = "boot"
@@ -313,7 +314,7 @@ def after_search(
                     row,
                     now,
                     kept,
-                    priority=build.wait.priority,
+                    priority=priority_of_wait(build),
                     reason=why.reason,
                     no_valid_host=why.no_valid_host,
                 )

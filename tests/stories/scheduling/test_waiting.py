@@ -86,8 +86,11 @@ async def test_a_request_waits_until_a_host_has_room(bus: str, books: str) -> No
 @BOTH
 async def test_the_highest_priority_goes_first_and_then_the_oldest(bus: str, books: str) -> None:
     async with a_full_host(bus, books, "s1", "s2") as setup:
-        wishes = [Wait(3600), Wait(3600), Wait(3600, priority=5), Wait(3600, priority=5)]
-        builds = [a_build(9 - at, flavor=WHOLE, wait=wish) for at, wish in enumerate(wishes)]
+        wishes = [(Wait(3600), 0), (Wait(3600), -5), (Wait(3600, priority=5), 0), (Wait(3600), 5)]
+        builds = [
+            a_build(9 - at, flavor=WHOLE, wait=wish, priority=priority)
+            for at, (wish, priority) in enumerate(wishes)
+        ]
         instances = await waiting(setup, *builds)
 
         await setup.give_back(filler_of("h1"))

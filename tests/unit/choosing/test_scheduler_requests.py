@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.messages.build import BuildInstance
 from engine.flavors import Flavor, InstanceId, PortRequest, RequestId, VolumeRequest, Wait
-from engine.requests import InstanceSpec, RequestProblem, read_request
+from engine.requests import InstanceSpec, RequestProblem, priority_of, priority_of_wait, read_request
 from engine.requests.spec import GranularGroup
 from tests.contracts.placement_orders import VOCABULARY, aggregate, an_id
 from tests.narrowing import must_be
@@ -331,6 +331,11 @@ def test_what_a_request_asks_for(build: BuildInstance, read: dict[str, Any]) -> 
         (a_build(wait=Wait(for_s=2_592_001)), "wait.for_s", "2592001"),
         (a_build(wait=Wait(for_s=1, priority=-1)), "wait.priority", "-1"),
         (a_build(wait=Wait(for_s=1, priority=101)), "wait.priority", "101"),
+        (a_build(priority=-1001), "priority", "-1001"),
+        *(
+            (a_build({"moor:priority": each}), "flavor.extra_specs.moor:priority", each)
+            for each in ("1001", "-1001", "", "high", "1.5", "+1", "٣", "1\n")
+        ),
         (a_build(wait=Wait(for_s=1), count=2, all_or_nothing=True), "all_or_nothing", "true"),
     ],
     ids=itertools.count(),
@@ -357,6 +362,24 @@ def test_what_only_hosts_read_asks_for_nothing_unless_a_plugin_reads_it(key: str
     assert the_spec(a_build({key: "1"})) == plain
     read = must_be(InstanceSpec, read_request(a_build({key: "1"}), VOCABULARY, frozenset({scope})))
     assert read.extra_specs == ((key, "1"),)
+
+
+@pytest.mark.parametrize(
+    ("build", "priority", "waits_with"),
+    [
+        (a_build(wait=Wait(for_s=1)), 0, 0),
+        (a_build(priority=-1000, wait=Wait(for_s=1)), -1000, 0),
+        (a_build({"moor:priority": "7"}, wait=Wait(for_s=1)), 7, 7),
+        (a_build({"moor:priority": "7"}, priority=-3, wait=Wait(for_s=1)), -3, 0),
+        (a_build({"moor:priority": "-7"}, priority=1000, wait=Wait(for_s=1)), 1000, 100),
+        (a_build(priority=50, wait=Wait(for_s=1, priority=2)), 50, 2),
+    ],
+)
+def test_a_priority_is_that_of_the_request_or_the_flavor_and_needs_nothing_of_a_host(
+    build: BuildInstance, priority: int, waits_with: int
+) -> None:
+    assert the_spec(build) == the_spec(a_build())
+    assert (priority_of(build), priority_of_wait(build)) == (priority, waits_with)
 
 
 def test_aggregates_are_asked_for_and_forbidden_in_any_order() -> None:

@@ -175,12 +175,14 @@ HOSTS: tuple[Message, ...] = (
         ),
         next="host-3",
     ),
-    AskDrain(host="host-1"),
+    AskDrain(
+        host="host-1", instances=(CONSUMER,), avoid=("c1/host-1",), to=("host-2", "host-3"), evacuate=True
+    ),
     DrainFound(
         host="host-1",
         fit=1,
         instances=(
-            DrainedInstance(id=CONSUMER, name="web-1", project="shop", to="host-2", cell="c1"),
+            DrainedInstance(id=CONSUMER, name="web-1", project="shop", to="host-2", cell="c1", group=GROUP),
             DrainedInstance(id=CONSUMER, reason="no host among 3"),
         ),
         more=True,

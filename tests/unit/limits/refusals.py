@@ -453,6 +453,10 @@ REFUSED: dict[str, Case | tuple[Case, ...]] = {
     "engine/requests/reading.py ALTERNATIVES_MAX": a_build(
         lambda n: {"alternatives": (Flavor(vcpus=1),) * (n - 1)}
     ),
+    "engine/flavors.py INSTANCE_PRIORITY_MAX": (
+        a_build(lambda n: {"priority": n}),
+        a_build(lambda n: extra(("moor:priority", f"{n}"))),
+    ),
     "engine/requests/reading.py CONFIG_DRIVE_BYTES_MAX": a_build(
         lambda n: {"config_drive": "\n" * ((n - 2) // 2) + "x" * (n % 2)}
     ),

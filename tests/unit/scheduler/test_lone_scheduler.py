@@ -243,6 +243,19 @@ async def test_messages_that_cannot_be_sent_keep_their_notes() -> None:
     await scheduler.station.close()
 
 
+async def test_requests_that_differ_by_their_priorities_alone_are_tried_together() -> None:
+    scheduler = LoneScheduler()
+    for number, priority in enumerate((0, 7, -7)):
+        build = changed(
+            request_id=RequestId(UUID(int=number + 20 << 80)), wait=Wait(for_s=3600), priority=priority
+        )
+        await scheduler.handle(build)
+
+    (digest,) = await scheduler.store.waiting_digests()
+    (first,) = await scheduler.store.one_waiting_of_each([digest])
+    assert first.turn[0] == -7
+
+
 async def test_a_request_that_is_deleted_while_it_waits_is_tried_no_more() -> None:
     scheduler = LoneScheduler()
     await scheduler.handle(changed(wait=Wait(for_s=3600)))

@@ -1,0 +1,305 @@
+"""The stages of a campaign's hosts and the lives of its movements: what follows from what schedulers tell.
+
+waiting ──▶ emptying ──▶ done                     drain, evacuate
+                 └─────▶ hook ──▶ returning ──▶ done      restart
+any of these ──▶ failed, skipped
+
+planned ──▶ granted ──▶ moving ──▶ done
+   ▲───────────┴───────────┤ the order was refused, or the move failed; after three failures: given_up
+planned ──▶ withdrawn      the campaign has ended, or the instance has left by itself
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from uuid import uuid5
+
+from msgspec import structs
+
+from bus.message import Message
+from bus.messages.build import BuildRejected, InstanceDetails, InstancesFound, InstanceState, Move, MoveKind
+from bus.messages.keeping import (
+    CampaignHost,
+    CampaignState,
+    HostStage,
+    Movement,
+    MovementId,
+    MovementLife,
+    Work,
+)
+from bus.messages.moves import MOVE_LIMITS, MoveInstance, MoveWait, is_to_wait_again
+from bus.messages.planning import DrainedInstance
+from engine.hosts import HostState, host_in_cell
+from engine.inventories import INTEGER_MAX
+from engine.refusals import TOGETHER_MAX
+
+FAILURES_MAX = 3
+# A plan says so of an instance that cannot move just now.
+BUSY = "busy: "
+OUT: tuple[HostStage, ...] = ("emptying", "hook", "returning")
+WAITING: tuple[HostStage, ...] = ("waiting",)
+OPEN_STAGES: tuple[HostStage, ...] = (*WAITING, *OUT)
+PLANNED: tuple[MovementLife, ...] = ("planned",)
+GRANTED: tuple[MovementLife, ...] = ("granted",)
+MOVING: tuple[MovementLife, ...] = ("moving",)
+GOING: tuple[MovementLife, ...] = (*GRANTED, *MOVING)
+OPEN: tuple[MovementLife, ...] = (*PLANNED, *GOING)
+SECONDS_MAX = 30 * 86_400
+# As `UserName` allows.
+FOR_USER_MAX = 100
+
+
+def wrong_work(work: Work) -> tuple[str, object, str] | None:
+    """The field that is wrong with what a campaign is to do, its value, and why; None if it is right."""
+    filters = bool(work.cell or work.place or work.mode)
+    bounds = (
+        *(("at_once", 1, INTEGER_MAX), ("guests_at_once", 1, INTEGER_MAX), ("failures_max", 1, INTEGER_MAX)),
+        *(("canary", 0, INTEGER_MAX), ("wait_s", 0, SECONDS_MAX), ("hook_s", 1, SECONDS_MAX)),
+        ("whole_s", 1, SECONDS_MAX),
+    )
+    checks = (
+        *(
+            (
+                not least <= getattr(work, field) <= most,
+                field,
+                getattr(work, field),
+                f"from {least} to {most}",
+            )
+            for field, least, most in bounds
+        ),
+        (
+            bool(work.hosts) and filters,
+            "hosts",
+            work.hosts[:1],
+            "name hosts, or choose them by cell, place and mode, not both",
+        ),
+        (not work.hosts and not filters, "hosts", "", "name hosts, or choose them by cell, place or mode"),
+        (
+            (work.kind == "restart") is not bool(work.hook),
+            "hook",
+            work.hook,
+            "a restart runs a hook, and nothing else does",
+        ),
+    )
+    return next(((f"work.{field}", value, why) for is_wrong, field, value, why in checks if is_wrong), None)
+
+
+# Hosts
+
+
+def hosts_to_begin(
+    work: Work, out: int, waiting: Sequence[CampaignHost], done: int
+) -> Sequence[CampaignHost]:
+    """The hosts whose turn it is, of those that wait, in the order of their turns. `done` have ended well."""
+    most = work.at_once - out
+    if done < work.canary:
+        most = min(most, work.canary - done - out)
+    return waiting[: max(most, 0)]
+
+
+def staged(host: CampaignHost, stage: HostStage, now: datetime, reason: str = "") -> CampaignHost:
+    """The host at this stage."""
+    return structs.replace(
+        host,
+        stage=stage,
+        stage_at=now,
+        reason=reason,
+        began_at=host.began_at or (None if stage == "waiting" else now),
+        ended_at=None if stage in OPEN_STAGES else now,
+    )
+
+
+def emptied(host: CampaignHost, work: Work, now: datetime) -> CampaignHost:
+    """The host after all that was on it has left, or stays for good."""
+    if host.stay:
+        return staged(host, "failed", now, f"{host.stay} guests stay: {host.reason}")
+    return staged(host, "hook" if work.kind == "restart" else "done", now)
+
+
+def returned(host: CampaignHost, told: HostState | None, work: Work, now: datetime) -> CampaignHost:
+    """The host whose hook has run: done if it was heard since and is whole, failed if that takes too long."""
+    since = host.stage_at or now
+    is_heard = told is not None and told.heard_at is not None and told.heard_at > since
+    if told is not None and is_heard and not (told.must_clean or told.silent_since or told.report_refused):
+        return staged(host, "done", now)
+    if now - since < timedelta(seconds=work.whole_s):
+        return host
+    why = "it was not heard" if not is_heard else told.report_refused if told else ""
+    return staged(
+        host, "failed", now, f"not whole {work.whole_s} s after its hook: {why or 'it has to clean up'}"
+    )
+
+
+def ends_as(campaign: CampaignState, stages: Mapping[str, int]) -> CampaignState:
+    """The campaign with the life that follows from the stages of its hosts."""
+    if campaign.life not in ("running", "paused"):
+        return campaign
+    failed, most = stages.get("failed", 0), campaign.work.failures_max
+    canary = min(campaign.work.canary, sum(stages.values()))
+    if failed and stages.get("done", 0) < canary:
+        return structs.replace(campaign, life="stopped", reason=f"one of the first {canary} hosts has failed")
+    if any(stages.get(each) for each in OPEN_STAGES) and failed < most:
+        return campaign
+    if failed >= most and any(stages.get(each) for each in OPEN_STAGES):
+        return structs.replace(
+            campaign, life="stopped", reason=f"{failed} hosts have failed (failures_max {most})"
+        )
+    return structs.replace(campaign, life="done", reason=f"{failed} hosts have failed" if failed else "")
+
+
+# Guests
+
+
+def guests_of(found: Sequence[InstanceState]) -> list[InstanceState]:
+    """Those of these instances that are on the host they name. One in error is there only if it keeps its host."""
+    return [
+        each
+        for each in found
+        if each.state != "deleted" and (each.state != "error" or each.keeps_share or each.rebuild)
+    ]
+
+
+def planned_for(
+    campaign: CampaignState,
+    host: CampaignHost,
+    guests: Sequence[InstanceState],
+    details: Sequence[InstanceDetails],
+    now: datetime,
+) -> list[Movement]:
+    """A movement for each guest of a host."""
+    return [
+        Movement(
+            id=MovementId(uuid5(campaign.id, str(each.id))),
+            instance=each.id,
+            campaign=campaign.id,
+            cause=f"campaign {campaign.name}",
+            cell=host.cell,
+            host=host.host,
+            place=host.place,
+            name=each.name,
+            project=each.project,
+            group=told.group,
+            together=told.policy == "affinity",
+            priority=told.priority,
+            asked_at=now,
+        )
+        for each, told in zip(guests, details, strict=True)
+    ]
+
+
+def kind_of(work: Work, movement: Movement) -> MoveKind:
+    """How it leaves: first live, and after a failure stopped meanwhile."""
+    if work.kind == "evacuate":
+        return "evacuate"
+    return "migrate" if movement.failures else "live-migrate"
+
+
+def as_planned(
+    movement: Movement, plan: DrainedInstance, work: Work, now: datetime, *, is_alone: bool
+) -> Movement:
+    """The movement with the host that a plan gives it; or with the reason why it waits, or is given up. A guest without a host fails
+    only if nothing else of its campaign moves (`is_alone`): what moves may make room.
+    """
+    kind = kind_of(work, movement)
+    if plan.to:
+        return structs.replace(movement, to=plan.to, to_place=plan.place, kind=kind, reason="")
+    movement = structs.replace(movement, to="", to_place="", kind=kind)
+    if plan.reason.startswith(BUSY):
+        return structs.replace(movement, reason=plan.reason.removeprefix(BUSY))
+    if may_wait(movement, work, now):
+        return structs.replace(movement, reason=f"no room: {plan.reason}")
+    return failed(movement, plan.reason, now) if is_alone else structs.replace(movement, reason=plan.reason)
+
+
+def may_wait(movement: Movement, work: Work, now: datetime) -> bool:
+    return waits_s(movement, work, now) > 0
+
+
+def waits_s(movement: Movement, work: Work, now: datetime) -> int:
+    """How many seconds it may wait for room yet."""
+    return round(((movement.asked_at or now) + timedelta(seconds=work.wait_s) - now).total_seconds())
+
+
+def failed(movement: Movement, reason: str, now: datetime) -> Movement:
+    """The movement after a try that failed: it is planned anew, or given up."""
+    failures = movement.failures + 1
+    if failures < FAILURES_MAX:
+        return structs.replace(
+            movement, life="planned", failures=failures, reason=reason, to="", to_place="", request_id=None
+        )
+    return structs.replace(movement, life="given_up", failures=failures, reason=reason, ended_at=now)
+
+
+def again(movement: Movement, reason: str) -> Movement:
+    """The movement, to be planned anew: nothing has failed."""
+    return structs.replace(movement, life="planned", reason=reason, to="", to_place="", request_id=None)
+
+
+def withdrawn(movement: Movement, reason: str, now: datetime) -> Movement:
+    return structs.replace(movement, life="withdrawn", reason=reason, ended_at=now)
+
+
+def order_for(unit: Sequence[Movement], work: Work, now: datetime) -> MoveInstance:
+    """The order by which the movements of a unit are made. Of a group with more members than one order moves, the schedulers choose
+    which go first, and keep room for the others.
+    """
+    first, *others = unit
+    assert first.request_id is not None, "what is granted has a request"
+    may_have_more = first.together and len(unit) == TOGETHER_MAX
+    return MoveInstance(
+        request_id=first.request_id,
+        instance=first.instance,
+        kind=first.kind,
+        hosts=(host_in_cell(first.cell, first.to),) if first.to else work.to,
+        confirm_s=0,
+        together=() if may_have_more else tuple([each.instance for each in others]),
+        with_group=may_have_more,
+        wait=None if first.to else MoveWait(for_s=max(waits_s(first, work, now), 1)),
+        for_user=first.cause[:FOR_USER_MAX],
+    )
+
+
+def after_answer(movement: Movement, answer: Message, now: datetime) -> Movement:
+    """The movement after its order was answered."""
+    if movement.life != "granted":
+        return movement
+    match answer:
+        case InstancesFound():
+            return structs.replace(movement, life="moving")
+        case BuildRejected(field=field, reason=reason) if field in MOVE_LIMITS:
+            return again(movement, reason)
+        case BuildRejected(reason=reason):
+            return failed(movement, reason, now)
+        case _:
+            return movement
+
+
+def after_look(movement: Movement, told: InstanceState | None, now: datetime) -> Movement:
+    """The movement after its instance was looked at. An order of a person for the instance wins."""
+    if movement.life != "moving":
+        return movement
+    if told is None or told.state in ("deleting", "deleted"):
+        return withdrawn(movement, "the instance was deleted", now)
+    move = told.move
+    if move is not None and move.request_id == movement.request_id:
+        return _after_move(movement, told, move, now)
+    if (told.cell, told.host) != (movement.cell, movement.host):
+        return withdrawn(movement, f"another order has moved it to {told.host or 'no host'}", now)
+    return again(movement, "another order came first")
+
+
+def _after_move(movement: Movement, told: InstanceState, move: Move, now: datetime) -> Movement:
+    if is_to_wait_again(told, now) or not (move.outcome or told.state == "moved"):
+        return movement
+    if move.outcome in ("failed", "aborted", "reverted"):
+        why = [move.failure or move.outcome, *(f"{each.host}: {each.reason}" for each in told.failures)]
+        return failed(movement, "; ".join(why), now)
+    return structs.replace(movement, life="done", to=told.host, reason="", ended_at=now)
+
+
+def left_behind(movements: Sequence[Movement], guests: Collection[object], now: datetime) -> list[Movement]:
+    """The planned movements whose instances are not on their host any more: they need not move."""
+    return [
+        withdrawn(each, "it has left its host by itself", now)
+        for each in movements
+        if each.life == "planned" and each.instance not in guests
+    ]

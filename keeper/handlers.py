@@ -1,0 +1,376 @@
+"""The keeper's queues: which message goes to which handler.
+
+queue              handlers
+keeper.requests    `Orders`: campaigns are begun and set, budgets are written
+keeper.questions   `Questions`: campaigns, movements, budgets, plans
+
+An order asks schedulers first, and writes in one transaction then; a repeated one finds what it has written, and is answered as before.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid5
+
+from msgspec import structs
+
+from bus.message import Message
+from bus.messages.build import AskInstances, BuildRejected, InstancesFound, InstanceState
+from bus.messages.hosts import AskHosts, HostsFound
+from bus.messages.keeping import (
+    CAMPAIGN_HOSTS_MAX,
+    PLANNED_MAX,
+    AskBudgets,
+    AskCampaignPlan,
+    AskCampaigns,
+    AskMovements,
+    BudgetsFound,
+    BudgetState,
+    CampaignHost,
+    CampaignLife,
+    CampaignPlanned,
+    CampaignsFound,
+    CampaignState,
+    DeleteBudget,
+    MovementsFound,
+    PlannedMovement,
+    SetBudget,
+    SetCampaign,
+    StartCampaign,
+    Work,
+)
+from bus.messages.planning import AskDrain, DrainedInstance, DrainFound
+from bus.unreadable import Unreadable
+from bus.workers.handlers import Answer, Bury, Handlers, ReadOnly, Received, Said, answering
+from engine.hosts import HostState, host_in_cell, names_clash
+from engine.inventories import ProviderId
+from engine.places import is_within
+from keeper.core.campaigns import guests_of, wrong_work
+from keeper.core.grants import HOUR, Use, told_use, wrong_budget
+from keeper.hooks import Hooks
+from keeper.keeping import ASKED_MAX, AVOIDED_MAX, AskAll, asked
+from keeper.store_sql import KeeperStore, counted
+
+HOSTS_PAGE = 500
+# Of a host that schedulers have forgotten, the id follows from its name.
+OF_FORGOTTEN = UUID("5b0a9d1e-8f42-4f0c-9d37-6d2f1c4a7e55")
+LIVES: Mapping[str, CampaignLife] = {"pause": "paused", "resume": "running", "cancel": "cancelled"}
+# The rate of movements is that of the last minutes.
+RATE_OVER = timedelta(minutes=15)
+
+
+def rejected(field: str, value: object, reason: str) -> BuildRejected:
+    return BuildRejected(request_id=None, field=field, value=str(value), reason=reason)
+
+
+class Hosts:
+    """Finds the hosts that a campaign is over."""
+
+    def __init__(self, ask_all: AskAll) -> None:
+        self._ask_all = ask_all
+
+    async def of(self, work: Work) -> list[CampaignHost] | BuildRejected:
+        """The hosts in the order of their turns: those with the fewest guests first, so that their room takes the guests of the others."""
+        found = await (self._named(work) if work.hosts else self._chosen(work))
+        if isinstance(found, BuildRejected):
+            return found
+        if not found:
+            asked_for = f"cell {work.cell or 'any'}, place {work.place or 'any'}, mode {work.mode or 'any'}"
+            return rejected("work.hosts", "", f"no host has this: {asked_for}")
+        if len(found) > CAMPAIGN_HOSTS_MAX:
+            return rejected(
+                "work.hosts", len(found), f"a campaign is over at most {CAMPAIGN_HOSTS_MAX} hosts"
+            )
+        if work.kind == "evacuate" and (up := [each for each in found if each.up]):
+            return rejected("work.hosts", up[0].name, "it is up, so nothing is evacuated: set it down first")
+        found.sort(key=lambda each: (each.instances, each.cell, each.name))
+        return [CampaignHost(id=each.id, host=each.name, cell=each.cell, place=each.place) for each in found]
+
+    async def _chosen(self, work: Work) -> list[HostState]:
+        is_up = False if work.kind == "evacuate" else None
+        question = AskHosts(cell=work.cell, mode=work.mode, up=is_up, limit=HOSTS_PAGE)
+        found: list[HostState] = []
+        while True:
+            (page,) = await asked(self._ask_all, (question,), HostsFound)
+            found += [each for each in page.hosts if is_within(each.place, work.place)]
+            if not page.next or len(found) > CAMPAIGN_HOSTS_MAX:
+                break
+            question = structs.replace(question, after=page.next)
+        # Of hosts that are up, those that an evacuation is not about.
+        return (
+            [each for each in found if work.kind != "evacuate" or not each.up]
+            if work.place or work.cell
+            else found
+        )
+
+    async def _named(self, work: Work) -> list[HostState] | BuildRejected:
+        names = list(dict.fromkeys(work.hosts))
+        pages = await asked(self._ask_all, [AskHosts(name=each) for each in names], HostsFound)
+        found: dict[ProviderId, HostState] = {}
+        for name, page in zip(names, pages, strict=True):
+            hosts = page.hosts or await self._forgotten(name, work)
+            if len(hosts) != 1:
+                cells = sorted({each.cell for each in hosts})
+                return rejected("work.hosts", name, names_clash(name, cells) if hosts else "no such host")
+            found[hosts[0].id] = hosts[0]
+        return [*found.values()]
+
+    async def _forgotten(self, name: str, work: Work) -> Sequence[HostState]:
+        """A host that schedulers have forgotten may still have guests to evacuate."""
+        if work.kind != "evacuate":
+            return ()
+        (page,) = await asked(self._ask_all, (AskInstances(host=name, living=True),), InstancesFound)
+        guests = guests_of(page.instances)
+        cells = sorted({(each.cell, each.host) for each in guests})
+        return [
+            HostState(id=ProviderId(uuid5(OF_FORGOTTEN, f"{cell}/{host}")), name=host, cell=cell, up=False)
+            for cell, host in cells
+        ]
+
+
+class Orders:
+    def __init__(
+        self,
+        ask_all: AskAll,
+        store: KeeperStore,
+        hooks: Hooks,
+        clock: Callable[[], datetime],
+        wake: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._hooks = hooks
+        self._hosts = Hosts(ask_all)
+        self._clock = clock
+        self._wake = wake
+
+    def handlers(self) -> Handlers:
+        return {
+            StartCampaign: _each(self._start),
+            SetCampaign: _each(self._set),
+            SetBudget: _each(self._set_budget),
+            DeleteBudget: _each(self._delete_budget),
+            Unreadable: ReadOnly(_on_unreadable),
+        }
+
+    async def _start(self, ask: Received[StartCampaign]) -> Message:
+        order = ask.message
+        wanted = CampaignState(
+            id=order.id,
+            name=order.name or f"{order.work.kind}-{str(order.id)[:8]}",
+            work=order.work,
+            by=ask.by,
+            asked_at=self._clock(),
+        )
+        if known := await self._store.campaigns_called(str(order.id)):
+            is_same = (known[0].name, known[0].work) == (wanted.name, wanted.work)
+            other = rejected("id", order.id, "duplicate id: it belongs to another campaign")
+            return await self._told(known[0]) if is_same else other
+        hosts = await self._why_not(wanted) or await self._hosts.of(order.work)
+        if isinstance(hosts, BuildRejected):
+            return hosts
+        async with self._store.transaction() as transaction:
+            await transaction.lock_ledger()
+            taken = await transaction.others_with([each.id for each in hosts])
+            free = [each for each in hosts if each.id not in taken]
+            if taken and not (order.join and free):
+                host = next(each for each in hosts if each.id in taken)
+                why = f"campaign {taken[host.id]} has it: wait for its end, or join to take only the hosts that no campaign has"
+                return rejected("work.hosts", host_in_cell(host.cell, host.host), why)
+            await transaction.add_campaign(wanted)
+            await transaction.add_hosts(order.id, free)
+        self._wake()
+        return await self._told(wanted)
+
+    async def _why_not(self, wanted: CampaignState) -> BuildRejected | None:
+        """Why there can be no such campaign, whatever hosts it is over."""
+        work = wanted.work
+        if wrong := wrong_work(work):
+            return rejected(*wrong)
+        if work.hook and (why := self._hooks.why_unknown(work.hook)):
+            return rejected("work.hook", work.hook, why)
+        others = await self._store.campaigns_called(wanted.name)
+        if others and others[0].life in ("running", "paused"):
+            why = f"campaign {others[0].id} of this name goes on: choose another name"
+            return rejected("name", wanted.name, why)
+        return None
+
+    async def _set(self, ask: Received[SetCampaign]) -> Message:
+        order = ask.message
+        called = await self._store.campaigns_called(order.campaign)
+        if not called:
+            return rejected("campaign", order.campaign, "there is no such campaign")
+        async with self._store.transaction() as transaction:
+            known = await transaction.lock_campaign(called[0].id)
+            assert known is not None, "a campaign is not forgotten while it goes on"
+            life = LIVES[order.to]
+            if known.life not in ("running", "paused", life):
+                return rejected("campaign", order.campaign, f"it is {known.life}: begin another one")
+            if known.life != life:
+                known = structs.replace(known, life=life, reason=f"by {ask.by}" if ask.by else "")
+                await transaction.save_campaign(known)
+        self._wake()
+        return await self._told(known)
+
+    async def _told(self, campaign: CampaignState) -> CampaignsFound:
+        return CampaignsFound(campaigns=await with_counts(self._store, (campaign,)))
+
+    async def _set_budget(self, ask: Received[SetBudget]) -> Message:
+        budget = ask.message.budget
+        if wrong := wrong_budget(budget):
+            return rejected(*wrong)
+        state = BudgetState(budget=budget, by=ask.by, set_at=self._clock())
+        async with self._store.transaction() as transaction:
+            await transaction.lock_ledger()
+            await transaction.save_budget(state)
+        self._wake()
+        return BudgetsFound(budgets=(state,))
+
+    async def _delete_budget(self, ask: Received[DeleteBudget]) -> Message:
+        async with self._store.transaction() as transaction:
+            await transaction.lock_ledger()
+            gone = await transaction.delete_budget(ask.message.name)
+        self._wake()
+        return BudgetsFound(budgets=(gone,) if gone else ())
+
+
+def _each(answer: Callable[[Received[Any]], Awaitable[Message]]) -> ReadOnly:
+    """A handler of orders that carries out each of them by itself, in transactions of its own."""
+
+    async def on_orders(asks: Sequence[Received[Message]]) -> list[Said]:
+        return [Answer(ask, await answer(ask)) for ask in asks]
+
+    return ReadOnly(on_orders)
+
+
+async def with_counts(store: KeeperStore, some: Sequence[CampaignState]) -> tuple[CampaignState, ...]:
+    ids = [each.id for each in some]
+    stages, lives = await store.count_stages(ids), await store.count_lives(ids)
+    return tuple([counted(each, stages, lives) for each in some])
+
+
+class Questions:
+    def __init__(self, ask_all: AskAll, store: KeeperStore, clock: Callable[[], datetime]) -> None:
+        self._ask_all = ask_all
+        self._hosts = Hosts(ask_all)
+        self._store = store
+        self._clock = clock
+
+    def handlers(self) -> Handlers:
+        return {
+            AskCampaigns: answering(self._campaigns),
+            AskMovements: answering(self._movements),
+            AskBudgets: answering(self._budgets),
+            AskCampaignPlan: answering(self._plan),
+            Unreadable: ReadOnly(_on_unreadable),
+        }
+
+    async def _campaigns(self, question: AskCampaigns) -> Message:
+        if question.campaign:
+            called = await self._store.campaigns_called(question.campaign)
+            if not called:
+                return CampaignsFound(campaigns=())
+            hosts = await self._store.host_page(called[0].id, question.after_host, question.limit + 1)
+            page = tuple(hosts[: question.limit])
+            return CampaignsFound(
+                campaigns=await with_counts(self._store, called),
+                hosts=page,
+                next_host=page[-1].id if len(hosts) > question.limit else None,
+            )
+        found = await self._store.campaign_page(question.after, question.limit + 1, ended=question.ended)
+        some = found[: question.limit]
+        return CampaignsFound(
+            campaigns=await with_counts(self._store, some),
+            next=some[-1].id if len(found) > question.limit else None,
+        )
+
+    async def _movements(self, question: AskMovements) -> Message:
+        campaign = None
+        if question.campaign:
+            called = await self._store.campaigns_called(question.campaign)
+            if not called:
+                return MovementsFound(movements=())
+            campaign = called[0].id
+        found = await self._store.movement_page(question, campaign, question.limit + 1)
+        page = tuple(found[: question.limit])
+        return MovementsFound(movements=page, next=page[-1].id if len(found) > question.limit else None)
+
+    async def _budgets(self, question: AskBudgets) -> Message:
+        known = [
+            each
+            for each in await self._store.all_budgets()
+            if each.budget.name > question.after and question.name in ("", each.budget.name)
+        ]
+        page = known[: question.limit]
+        going, recent = await self._store.going(), await self._store.granted_since(self._clock() - HOUR)
+        used = [structs.replace(each, use=told_use(Use(each.budget, going, recent))) for each in page]
+        return BudgetsFound(budgets=tuple(used), next=page[-1].budget.name if len(known) > len(page) else "")
+
+    async def _plan(self, question: AskCampaignPlan) -> Message:
+        work = question.work
+        if wrong := wrong_work(work):
+            return rejected(*wrong)
+        hosts = await self._hosts.of(work)
+        if isinstance(hosts, BuildRejected):
+            return hosts
+        names = {(each.cell, each.host): host_in_cell(each.cell, each.host) for each in hosts}
+        guests, more = await self._guests([*names.values()])
+        away = () if work.kind == "restart" else tuple(names.values())[:AVOIDED_MAX]
+        plans: dict[object, DrainedInstance] = {}
+        for start in range(0, len(guests), ASKED_MAX):
+            some = tuple([each.id for each in guests[start : start + ASKED_MAX]])
+            asks = AskDrain(host="", instances=some, avoid=away, to=work.to, evacuate=work.kind == "evacuate")
+            (found,) = await asked(self._ask_all, (asks,), DrainFound)
+            plans |= {each.id: each for each in found.instances}
+        planned = tuple(
+            [
+                PlannedMovement(
+                    instance=each.id,
+                    name=each.name,
+                    project=each.project,
+                    host=names.get((each.cell, each.host), each.host),
+                    to=plans[each.id].to if each.id in plans else "",
+                    reason=plans[each.id].reason if each.id in plans else "no scheduler knows it",
+                )
+                for each in guests
+            ]
+        )
+        count, first = await self._store.ended_since(self._clock() - RATE_OVER)
+        took = (self._clock() - first).total_seconds() if first else 0.0
+        return CampaignPlanned(
+            hosts=tuple(hosts),
+            guests=len(guests),
+            fit=sum(bool(each.to) for each in planned),
+            movements=planned,
+            more=more,
+            seconds=round(len(guests) * took / count) if count else None,
+            limit=await self._tightest(work),
+        )
+
+    async def _guests(self, names: Sequence[str]) -> tuple[Sequence[InstanceState], bool]:
+        found: list[InstanceState] = []
+        for name in names:
+            question = AskInstances(host=name, living=True, limit=ASKED_MAX)
+            while len(found) <= PLANNED_MAX:
+                (page,) = await asked(self._ask_all, (question,), InstancesFound)
+                found += guests_of(page.instances)
+                if page.next is None:
+                    break
+                question = structs.replace(question, after=page.next)
+        return found[:PLANNED_MAX], len(found) > PLANNED_MAX
+
+    async def _tightest(self, work: Work) -> str:
+        """What lets the fewest guests move at once."""
+        budgets = [each.budget for each in await self._store.all_budgets()]
+        limits = [(each.at_once, f"budget {each.name}") for each in budgets if each.at_once is not None]
+        return min([*limits, (work.guests_at_once, "guests_at_once")])[1]
+
+
+async def _on_unreadable(asks: Sequence[Received[Unreadable]]) -> list[Said]:
+    said: list[Said] = []
+    for ask in asks:
+        wrong = ask.message
+        said += [
+            Answer(ask, rejected(wrong.field or "message", wrong.value, wrong.reason)),
+            Bury(ask, wrong.reason),
+        ]
+    return said

@@ -1,0 +1,16 @@
+"""The metrics of keepers."""
+
+from kit.metrics import Metric
+
+MOVEMENTS = Metric(
+    "moor_movements",
+    "counter",
+    "Movements that this keeper has granted, or has seen end: `granted`, `done`, `failed` (a try), `given_up`, `withdrawn`.",
+    ("what",),
+)
+CAMPAIGNS = Metric(
+    "moor_campaigns_held",
+    "gauge",
+    "Campaigns that this keeper works on. Of several keepers, each works on others.",
+)
+METRICS = (MOVEMENTS, CAMPAIGNS)

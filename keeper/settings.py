@@ -1,0 +1,43 @@
+"""The settings of a keeper."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from kit.settings import Seconds, Section
+
+
+class KeeperSettings(Struct, frozen=True):
+    hooks_folder: Annotated[
+        str,
+        Meta(
+            description="The folder with the programs that campaigns may run for an empty host, such as one that installs and restarts it. "
+            "Campaigns name them, so whoever may begin one can run each program that is there. Empty: there are none."
+        ),
+    ] = ""
+    kept_s: Annotated[
+        Seconds,
+        Meta(
+            description="How long campaigns and their movements are kept after they have ended. Longer needs more space; shorter forgets sooner "
+            "what was done."
+        ),
+    ] = 90 * 86_400
+
+
+class KeeperPace(Struct, frozen=True):
+    """How often a keeper looks, where no operator has a reason to change it. Tests do."""
+
+    # How often campaigns are looked at; and how often a keeper that works on none looks for one.
+    round_s: float = 0.4
+    idle_s: float = 2.0
+    # A campaign whose keeper is not heard of for so long goes on with another one. Much longer than a round takes.
+    lease_s: float = 15.0
+    # How often the guests of a host are listed although none of its movements has ended.
+    list_s: float = 5.0
+    # What could not be granted is planned again after this time.
+    rest_s: float = 2.0
+    prune_s: float = 600.0
+
+
+PACE = KeeperPace()
+KEEPER = Section("keeper", KeeperSettings, "keepers")

@@ -1,0 +1,462 @@
+"""The keeper's rows in SQL, for both databases: campaigns with their hosts, movements, budgets.
+
+Any number of keepers write them. A campaign is worked on by the one keeper that holds it (`take`), until its lease ends. No rule rests on
+that: movements are granted under the lock of the ledger, and every other change is decided on locked rows. The locks' order: the
+ledger, campaigns, hosts, movements, each in the order of ids.
+"""
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection, Table
+
+from bus.messages.keeping import (
+    AskMovements,
+    BudgetState,
+    CampaignHost,
+    CampaignId,
+    CampaignState,
+    HostStage,
+    Movement,
+    MovementId,
+    MovementLife,
+)
+from engine.inventories import ProviderId
+from keeper.core.campaigns import GOING, OPEN, OPEN_STAGES
+from keeper.tables import budgets, campaigns, hosts, ledger, movements
+from kit.sql import Database, DatabaseSettings, Transaction, among, insert, open_database, reads, runs
+
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+_campaign = msgspec.json.Decoder(CampaignState).decode
+_host = msgspec.json.Decoder(CampaignHost).decode
+_movement = msgspec.json.Decoder(Movement).decode
+_budget = msgspec.json.Decoder(BudgetState).decode
+
+
+class Unsaid(Struct, frozen=True):
+    """Changes of which no listener may have heard yet: campaigns, hosts with their campaigns, movements."""
+
+    campaigns: Sequence[CampaignState]
+    hosts: Sequence[tuple[CampaignId, CampaignHost]]
+    movements: Sequence[Movement]
+
+
+# Campaigns
+
+
+def add_campaign(connection: Connection, campaign: CampaignState) -> None:
+    connection.execute(sa.insert(campaigns).values(id=campaign.id, **_of_campaign(campaign)))
+
+
+def save_campaign(connection: Connection, campaign: CampaignState, *, is_open: bool = True) -> None:
+    changed = sa.update(campaigns).where(campaigns.c.id == campaign.id)
+    connection.execute(changed.values(**_of_campaign(campaign) | {"is_open": is_open}))
+
+
+def _of_campaign(campaign: CampaignState) -> dict[str, Any]:
+    body = _encode(campaign)
+    return {
+        "name": campaign.name,
+        "is_open": True,
+        "asked_at": campaign.asked_at,
+        "unsaid": True,
+        "body": body,
+    }
+
+
+def lock_campaign(connection: Connection, campaign: CampaignId) -> CampaignState | None:
+    query = sa.select(campaigns.c.body).where(campaigns.c.id == campaign).with_for_update()
+    return next(map(_campaign, connection.scalars(query)), None)
+
+
+def campaigns_called(connection: Connection, name: str) -> list[CampaignState]:
+    """The campaign of this name or id: of several the open one, or the latest."""
+    is_it = campaigns.c.name == name
+    with suppress(ValueError):
+        is_it |= campaigns.c.id == UUID(name)
+    newest = campaigns.c.is_open.desc(), campaigns.c.asked_at.desc()
+    query = sa.select(campaigns.c.body).where(is_it).order_by(*newest).limit(1)
+    return [*map(_campaign, connection.scalars(query))]
+
+
+def campaign_page(
+    connection: Connection, after: CampaignId | None, limit: int, *, ended: bool
+) -> list[CampaignState]:
+    """A page of campaigns, the newest first."""
+    query = (
+        sa.select(campaigns.c.body).order_by(campaigns.c.asked_at.desc(), campaigns.c.id.desc()).limit(limit)
+    )
+    if not ended:
+        query = query.where(campaigns.c.is_open)
+    if after is not None:
+        place = sa.select(campaigns.c.asked_at, campaigns.c.id).where(campaigns.c.id == after).subquery()
+        before = (
+            sa.tuple_(campaigns.c.asked_at, campaigns.c.id)
+            < sa.select(place.c.asked_at, place.c.id).scalar_subquery()
+        )
+        query = query.where(before)
+    return [*map(_campaign, connection.scalars(query))]
+
+
+def take(
+    connection: Connection, holder: UUID, now: datetime, until: datetime, limit: int
+) -> list[CampaignState]:
+    """Hold open campaigns until then: those that this keeper holds, and others that nobody holds any more."""
+    is_free = campaigns.c.holder.is_(None) | (campaigns.c.held_until <= now)
+    found = sa.select(campaigns.c.id, campaigns.c.body).where(
+        campaigns.c.is_open, (campaigns.c.holder == holder) | is_free
+    )
+    rows = connection.execute(
+        found.order_by(campaigns.c.asked_at).limit(limit).with_for_update(skip_locked=True)
+    ).all()
+    if rows:
+        taken = sa.update(campaigns).where(among(connection, campaigns.c.id, [row.id for row in rows]))
+        connection.execute(taken.values(holder=holder, held_until=until))
+    return [_campaign(row.body) for row in rows]
+
+
+def let_go(connection: Connection, holder: UUID) -> None:
+    """End the leases of this keeper."""
+    connection.execute(sa.update(campaigns).where(campaigns.c.holder == holder).values(holder=None))
+
+
+# Hosts of campaigns
+
+
+def others_with(connection: Connection, wanted: Collection[ProviderId]) -> dict[ProviderId, str]:
+    """Which of these hosts are in an open campaign, with its name."""
+    query = (
+        sa.select(hosts.c.host, campaigns.c.name)
+        .join(campaigns, campaigns.c.id == hosts.c.campaign)
+        .where(hosts.c.is_open, among(connection, hosts.c.host, wanted))
+    )
+    return {ProviderId(host): name for host, name in connection.execute(query)}
+
+
+def add_hosts(connection: Connection, campaign: CampaignId, added: Sequence[CampaignHost]) -> int:
+    """Add these hosts in the order of their turns. Returns how many were added: those of another open campaign are not."""
+    rows = [
+        {"campaign": campaign, "host": each.id, "turn": turn, **_of_host(each)}
+        for turn, each in enumerate(added)
+    ]
+    return sum(
+        connection.execute(insert(connection, hosts).values(row).on_conflict_do_nothing()).rowcount
+        for row in rows
+    )
+
+
+def save_host(
+    connection: Connection, campaign: CampaignId, host: CampaignHost, *, is_news: bool = True
+) -> None:
+    """Write a host. Listeners are told only of what `is_news`, such as another stage."""
+    changed = sa.update(hosts).where(hosts.c.campaign == campaign, hosts.c.host == host.id)
+    values = _of_host(host) if is_news else {"body": _encode(host)}
+    connection.execute(changed.values(**values))
+
+
+def _of_host(host: CampaignHost) -> dict[str, Any]:
+    is_open = host.stage in OPEN_STAGES
+    return {"stage": host.stage, "is_open": is_open, "unsaid": True, "body": _encode(host)}
+
+
+def hosts_at(
+    connection: Connection, campaign: CampaignId, stages: Collection[HostStage], limit: int
+) -> list[CampaignHost]:
+    """The first hosts at these stages, in the order of their turns; locked in a transaction that writes."""
+    query = sa.select(hosts.c.body).where(hosts.c.campaign == campaign, hosts.c.stage.in_(stages))
+    return [*map(_host, connection.scalars(query.order_by(hosts.c.turn).limit(limit).with_for_update()))]
+
+
+def lock_host(connection: Connection, campaign: CampaignId, host: ProviderId) -> CampaignHost | None:
+    query = (
+        sa.select(hosts.c.body).where(hosts.c.campaign == campaign, hosts.c.host == host).with_for_update()
+    )
+    return next(map(_host, connection.scalars(query)), None)
+
+
+def host_page(
+    connection: Connection, campaign: CampaignId, after: ProviderId | None, limit: int
+) -> list[CampaignHost]:
+    query = sa.select(hosts.c.body).where(hosts.c.campaign == campaign).order_by(hosts.c.turn).limit(limit)
+    if after is not None:
+        turn = (
+            sa.select(hosts.c.turn)
+            .where(hosts.c.campaign == campaign, hosts.c.host == after)
+            .scalar_subquery()
+        )
+        query = query.where(hosts.c.turn > turn)
+    return [*map(_host, connection.scalars(query))]
+
+
+def count_stages(connection: Connection, wanted: Collection[CampaignId]) -> dict[CampaignId, dict[str, int]]:
+    return _counts(connection, hosts, hosts.c.stage, wanted)
+
+
+# Movements
+
+
+def add_movements(connection: Connection, planned: Sequence[Movement]) -> None:
+    """Add these movements. One that has ended without a failure is planned again. None is added of an instance that another campaign moves."""
+    for each in planned:
+        values = _of_movement(each)
+        new = insert(connection, movements).values(id=each.id, **values).on_conflict_do_nothing()
+        if connection.execute(new).rowcount:
+            continue
+        others = movements.alias()
+        clash = sa.exists().where(others.c.instance == each.instance, others.c.is_open)
+        back = sa.update(movements).where(
+            movements.c.id == each.id, movements.c.life.in_(("withdrawn", "done")), ~clash
+        )
+        connection.execute(back.values(**values))
+
+
+def save_movements(connection: Connection, changed: Sequence[Movement]) -> None:
+    for each in changed:
+        connection.execute(sa.update(movements).where(movements.c.id == each.id).values(**_of_movement(each)))
+
+
+def _of_movement(movement: Movement) -> dict[str, Any]:
+    return {
+        "campaign": movement.campaign,
+        "instance": movement.instance,
+        "cell": movement.cell,
+        "host": movement.host,
+        "life": movement.life,
+        "is_open": movement.life in OPEN,
+        "is_going": movement.life in GOING,
+        "granted_at": movement.granted_at,
+        "ended_at": movement.ended_at,
+        "unsaid": movement.life != "planned",
+        "body": _encode(movement),
+    }
+
+
+def lock_movements(connection: Connection, wanted: Collection[MovementId]) -> list[Movement]:
+    query = (
+        sa.select(movements.c.body).where(among(connection, movements.c.id, wanted)).order_by(movements.c.id)
+    )
+    return [*map(_movement, connection.scalars(query.with_for_update()))]
+
+
+def movements_of(
+    connection: Connection, campaign: CampaignId, lives: Collection[MovementLife], host: str = ""
+) -> list[Movement]:
+    """The movements of a campaign with these lives; of this host alone, if one is named."""
+    query = sa.select(movements.c.body).where(movements.c.campaign == campaign, movements.c.life.in_(lives))
+    query = query.where(movements.c.host == host) if host else query
+    return [*map(_movement, connection.scalars(query.order_by(movements.c.id)))]
+
+
+def going(connection: Connection) -> list[Movement]:
+    """All movements that were granted and have not ended."""
+    return [*map(_movement, connection.scalars(sa.select(movements.c.body).where(movements.c.is_going)))]
+
+
+def granted_since(connection: Connection, at: datetime) -> list[Movement]:
+    return [
+        *map(_movement, connection.scalars(sa.select(movements.c.body).where(movements.c.granted_at > at)))
+    ]
+
+
+def ended_since(connection: Connection, at: datetime) -> tuple[int, datetime | None]:
+    """How many movements have ended well since then, and when the first of them did."""
+    done = sa.select(sa.func.count(), sa.func.min(movements.c.ended_at)).where(
+        movements.c.ended_at > at, movements.c.life == "done"
+    )
+    count, first = connection.execute(done).one()
+    return count, datetime.fromisoformat(first) if isinstance(first, str) else first
+
+
+def movement_page(
+    connection: Connection, question: AskMovements, campaign: CampaignId | None, limit: int
+) -> list[Movement]:
+    query = sa.select(movements.c.body).order_by(movements.c.id).limit(limit)
+    if not (question.ended or question.life):
+        query = query.where(movements.c.is_open)
+    asked = (
+        (movements.c.campaign, campaign),
+        (movements.c.instance, question.instance),
+        (movements.c.host, question.host.rpartition("/")[2]),
+        (movements.c.life, question.life),
+    )
+    for column, value in asked:
+        if value:
+            query = query.where(column == value)
+    if question.after is not None:
+        query = query.where(movements.c.id > question.after)
+    return [*map(_movement, connection.scalars(query))]
+
+
+def count_lives(connection: Connection, wanted: Collection[CampaignId]) -> dict[CampaignId, dict[str, int]]:
+    return _counts(connection, movements, movements.c.life, wanted)
+
+
+def count_of_host(connection: Connection, campaign: CampaignId, host: str) -> dict[str, int]:
+    """How many movements of this host have each life."""
+    query = sa.select(movements.c.life, sa.func.count()).where(
+        movements.c.campaign == campaign, movements.c.host == host
+    )
+    return dict(connection.execute(query.group_by(movements.c.life)).tuples().all())
+
+
+def _counts(
+    connection: Connection, table: Table, column: sa.Column[str], wanted: Collection[CampaignId]
+) -> dict[CampaignId, dict[str, int]]:
+    query = sa.select(table.c.campaign, column, sa.func.count()).where(
+        among(connection, table.c.campaign, wanted)
+    )
+    found: dict[CampaignId, dict[str, int]] = {}
+    for campaign, name, count in connection.execute(query.group_by(table.c.campaign, column)):
+        found.setdefault(CampaignId(campaign), {})[name] = count
+    return found
+
+
+# Budgets
+
+
+def lock_ledger(connection: Connection) -> None:
+    connection.execute(sa.select(ledger).with_for_update())
+
+
+def all_budgets(connection: Connection) -> list[BudgetState]:
+    return [*map(_budget, connection.scalars(sa.select(budgets.c.body).order_by(budgets.c.name)))]
+
+
+def save_budget(connection: Connection, state: BudgetState) -> None:
+    body = _encode(state)
+    new = insert(connection, budgets).values(name=state.budget.name, body=body)
+    connection.execute(new.on_conflict_do_update(index_elements=[budgets.c.name], set_={"body": body}))
+
+
+def delete_budget(connection: Connection, name: str) -> BudgetState | None:
+    gone = sa.delete(budgets).where(budgets.c.name == name).returning(budgets.c.body)
+    return next(map(_budget, connection.scalars(gone)), None)
+
+
+# What is to be said, and what is to be forgotten
+
+
+def unsaid(connection: Connection, limit: int) -> Unsaid:
+    of_hosts = connection.execute(
+        sa.select(hosts.c.campaign, hosts.c.body).where(hosts.c.unsaid).limit(limit)
+    )
+    return Unsaid(
+        [
+            *map(
+                _campaign,
+                connection.scalars(sa.select(campaigns.c.body).where(campaigns.c.unsaid).limit(limit)),
+            )
+        ],
+        [(CampaignId(campaign), _host(body)) for campaign, body in of_hosts],
+        [
+            *map(
+                _movement,
+                connection.scalars(sa.select(movements.c.body).where(movements.c.unsaid).limit(limit)),
+            )
+        ],
+    )
+
+
+def note_said(connection: Connection, said: Unsaid) -> None:
+    """Note that this was said, unless it has changed since."""
+    for table, key, told in (
+        *((campaigns, (campaigns.c.id == each.id,), each) for each in said.campaigns),
+        *(
+            (hosts, (hosts.c.campaign == campaign, hosts.c.host == each.id), each)
+            for campaign, each in said.hosts
+        ),
+        *((movements, (movements.c.id == each.id,), each) for each in said.movements),
+    ):
+        connection.execute(sa.update(table).where(*key, table.c.body == _encode(told)).values(unsaid=False))
+
+
+def forget(connection: Connection, before: datetime, limit: int) -> int:
+    """Delete campaigns that nothing goes on of, with their hosts and movements. Returns how many of them."""
+    old = sa.select(campaigns.c.id).where(~campaigns.c.is_open, campaigns.c.asked_at < before).limit(limit)
+    gone = [*connection.scalars(old)]
+    for table, column in (
+        (movements, movements.c.campaign),
+        (hosts, hosts.c.campaign),
+        (campaigns, campaigns.c.id),
+    ):
+        connection.execute(sa.delete(table).where(among(connection, column, gone)))
+    return len(gone)
+
+
+class KeeperTransaction:
+    """One transaction on the keeper's tables: all of its writes take effect, or none."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    lock_ledger = runs(lock_ledger)
+    add_campaign = runs(add_campaign)
+    save_campaign = runs(save_campaign)
+    lock_campaign = runs(lock_campaign)
+    campaigns_called = runs(campaigns_called)
+    others_with = runs(others_with)
+    add_hosts = runs(add_hosts)
+    hosts_at = runs(hosts_at)
+    lock_host = runs(lock_host)
+    save_host = runs(save_host)
+    count_stages = runs(count_stages)
+    count_of_host = runs(count_of_host)
+    add_movements = runs(add_movements)
+    lock_movements = runs(lock_movements)
+    movements_of = runs(movements_of)
+    save_movements = runs(save_movements)
+    going = runs(going)
+    granted_since = runs(granted_since)
+    all_budgets = runs(all_budgets)
+    save_budget = runs(save_budget)
+    delete_budget = runs(delete_budget)
+    take = runs(take)
+    let_go = runs(let_go)
+    note_said = runs(note_said)
+    forget = runs(forget)
+
+
+class KeeperStore:
+    def __init__(self, url: str | Database, *, settings: DatabaseSettings | None = None) -> None:
+        self._database = open_database(url, settings=settings)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[KeeperTransaction]:
+        """A new transaction. It commits at the end of its context, and rolls back on any exception."""
+        async with self._database.writing() as transaction:
+            yield KeeperTransaction(transaction)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    campaigns_called = reads(campaigns_called)
+    campaign_page = reads(campaign_page)
+    host_page = reads(host_page)
+    count_stages = reads(count_stages)
+    count_lives = reads(count_lives)
+    movements_of = reads(movements_of)
+    movement_page = reads(movement_page)
+    going = reads(going)
+    granted_since = reads(granted_since)
+    ended_since = reads(ended_since)
+    all_budgets = reads(all_budgets)
+    unsaid = reads(unsaid)
+
+
+def counted(
+    campaign: CampaignState,
+    stages: Mapping[CampaignId, Mapping[str, int]],
+    lives: Mapping[CampaignId, Mapping[str, int]],
+) -> CampaignState:
+    """The campaign with the counts of its hosts and movements."""
+    return msgspec.structs.replace(
+        campaign, hosts=dict(stages.get(campaign.id, {})), movements=dict(lives.get(campaign.id, {}))
+    )

@@ -1,0 +1,104 @@
+"""The keeper's tables, alike on PostgreSQL and SQLite: campaigns with their hosts, movements, budgets.
+
+What is searched has a column; everything else is in the body, as JSON. Change a table in two steps, each with its migration: first
+expand it, and contract it only in a later release.
+"""
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    event,
+    text,
+)
+
+from kit.sql.statements import Id, Moment
+
+metadata = MetaData(
+    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"}
+)
+
+# One row. Whoever grants movements, or sets budgets, locks it before all others: so grants are judged one after the other.
+ledger = Table("keeper_ledger", metadata, Column("number", Integer, primary_key=True, autoincrement=False))
+
+campaigns = Table(
+    "keeper_campaigns",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("name", String(255), nullable=False),
+    # Until nothing of it goes on any more: a cancelled one is open as long as something moves.
+    Column("is_open", Boolean, nullable=False),
+    Column("asked_at", Moment, nullable=False),
+    # The keeper that works on it, until when. NULL: none.
+    Column("holder", Id),
+    Column("held_until", Moment),
+    # The last change that no listener may have heard of yet.
+    Column("unsaid", Boolean, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index(None, "name"),
+    Index(None, "asked_at", "id"),
+)
+_open = text("is_open")
+Index("ix_keeper_campaigns_open", campaigns.c.asked_at, postgresql_where=_open, sqlite_where=_open)
+
+hosts = Table(
+    "keeper_hosts",
+    metadata,
+    Column("campaign", Id, primary_key=True),
+    Column("host", Id, primary_key=True),
+    Column("turn", Integer, nullable=False),
+    Column("stage", String(16), nullable=False),
+    Column("is_open", Boolean, nullable=False),
+    Column("unsaid", Boolean, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index(None, "campaign", "turn"),
+)
+# A host is in one campaign at a time.
+Index("ix_keeper_hosts_open", hosts.c.host, unique=True, postgresql_where=_open, sqlite_where=_open)
+
+movements = Table(
+    "keeper_movements",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("campaign", Id, nullable=False),
+    Column("instance", Id, nullable=False),
+    Column("cell", String(255), nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("life", String(16), nullable=False),
+    Column("is_open", Boolean, nullable=False),
+    Column("is_going", Boolean, nullable=False),
+    Column("granted_at", Moment),
+    Column("ended_at", Moment),
+    Column("unsaid", Boolean, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index(None, "campaign", "host", "life"),
+    Index(None, "instance"),
+    Index(None, "granted_at"),
+)
+# An instance has one movement at a time.
+Index(
+    "ix_keeper_movements_open", movements.c.instance, unique=True, postgresql_where=_open, sqlite_where=_open
+)
+_going = text("is_going")
+Index("ix_keeper_movements_going", movements.c.campaign, postgresql_where=_going, sqlite_where=_going)
+for _table in (campaigns, hosts, movements):
+    _unsaid = text("unsaid")
+    Index(f"ix_{_table.name}_unsaid", _table.c.unsaid, postgresql_where=_unsaid, sqlite_where=_unsaid)
+
+budgets = Table(
+    "keeper_budgets",
+    metadata,
+    Column("name", String(255), primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+)
+
+
+@event.listens_for(ledger, "after_create")
+def _one_row(_: Table, connection: Connection, **__: object) -> None:
+    connection.execute(ledger.insert().values(number=1))

@@ -1,0 +1,47 @@
+"""The parts of a keeper, put together. `__main__.py` runs them alone, `moor up` beside other workers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from uuid import UUID, uuid4
+
+from bus.message import Message
+from bus.workers.connections import Station
+from bus.workers.consuming import Subscription
+from bus.workers.handlers import Answer, Handler, Received, Said
+from bus.workers.worker import Worker
+from keeper.handlers import Orders, Questions, rejected
+from keeper.hooks import Hooks
+from keeper.keeping import Keeper
+from keeper.settings import PACE, KeeperPace, KeeperSettings
+from keeper.store_sql import KeeperStore
+from kit.clock import now
+from kit.process import Part
+
+BURIED = "keepers failed at it, so it is among the dead letters; what it asks for may have been done in part"
+
+
+def keeper_parts(
+    station: Station,
+    store: KeeperStore,
+    settings: KeeperSettings,
+    *,
+    clock: Callable[[], datetime] = now,
+    id_: UUID | None = None,
+    pace: KeeperPace = PACE,
+) -> tuple[Part, ...]:
+    """All parts of a keeper, its station included; the caller closes that. `id_` is the one under which it holds campaigns."""
+    hooks = Hooks(settings.hooks_folder)
+    keeper = Keeper(station, store, hooks, settings, id_=id_ or uuid4(), clock=clock, pace=pace)
+    orders = Orders(station.ask_all, store, hooks, clock, keeper.wake)
+    questions = Questions(station.ask_all, store, clock)
+    buried: Mapping[type[Message], Sequence[Handler]] = {Message: (_on_buried,)}
+    return (
+        station,
+        Worker(station, Subscription("keeper.requests", orders.handlers(), store, before_burial=buried)),
+        Worker(station, Subscription("keeper.questions", questions.handlers(), store, before_burial=buried)),
+        keeper,
+    )
+
+
+async def _on_buried(asks: Sequence[Received[Message]], _: object) -> list[Said]:
+    return [Answer(ask, rejected("message", "", BURIED)) for ask in asks]

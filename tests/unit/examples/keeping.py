@@ -1,0 +1,158 @@
+"""Examples of the messages about campaigns, movements and budgets."""
+
+from uuid import UUID
+
+from bus.message import Message
+from bus.messages.keeping import (
+    AskBudgets,
+    AskCampaignPlan,
+    AskCampaigns,
+    AskMovements,
+    Budget,
+    BudgetsFound,
+    BudgetState,
+    BudgetUse,
+    CampaignChanged,
+    CampaignHost,
+    CampaignId,
+    CampaignPlanned,
+    CampaignsFound,
+    CampaignState,
+    DeleteBudget,
+    Movement,
+    MovementChanged,
+    MovementId,
+    MovementsFound,
+    PlannedMovement,
+    SetBudget,
+    SetCampaign,
+    StartCampaign,
+    Work,
+)
+from tests.unit.examples.values import CONSUMER, GROUP, REQUEST, ROOT, WHEN
+
+CAMPAIGN = CampaignId(UUID("00000000-0000-4000-8000-0000000000a1"))
+MOVEMENT = MovementId(UUID("00000000-0000-4000-8000-0000000000a2"))
+BUDGET = Budget(
+    name="halls",
+    scope="domain",
+    of="dc1/hall2",
+    level=2,
+    side="out",
+    at_once=20,
+    per_hour=200,
+    alive_min=2,
+    quiet=("22:00-06:00",),
+)
+WORK = Work(
+    kind="restart",
+    hosts=("host-1", "c1/host-2"),
+    cell="c1",
+    place="dc1/hall2/row7",
+    mode="up",
+    then="down",
+    hook="upgrade",
+    hook_s=900,
+    whole_s=600,
+    at_once=2,
+    guests_at_once=20,
+    canary=1,
+    failures_max=3,
+    to=("host-3",),
+    wait_s=3600,
+    reason="new kernel",
+)
+HOST = CampaignHost(
+    id=ROOT,
+    host="host-1",
+    cell="c1",
+    place="dc1/hall2/row7/rack3",
+    stage="emptying",
+    reason="waits for the budget halls",
+    left=3,
+    moved=5,
+    stay=1,
+    began_at=WHEN,
+    ended_at=WHEN,
+)
+STATE = CampaignState(
+    id=CAMPAIGN,
+    name="kernel-7",
+    work=WORK,
+    life="paused",
+    reason="paused by alice",
+    by="moor-operator for alice",
+    asked_at=WHEN,
+    ended_at=WHEN,
+    hosts={"waiting": 1, "emptying": 1},
+    movements={"moving": 2, "done": 5},
+)
+MOVED = Movement(
+    id=MOVEMENT,
+    instance=CONSUMER,
+    campaign=CAMPAIGN,
+    cause="kernel-7",
+    cell="c1",
+    host="host-1",
+    kind="migrate",
+    life="moving",
+    name="web-1",
+    project="shop",
+    group=GROUP,
+    priority=7,
+    place="dc1/hall2/row7/rack3",
+    to="host-3",
+    to_place="dc1/hall2/row8/rack1",
+    reason="no host among 3",
+    failures=1,
+    request_id=REQUEST,
+    asked_at=WHEN,
+    granted_at=WHEN,
+    ended_at=WHEN,
+)
+
+KEEPING: tuple[Message, ...] = (
+    SetBudget(budget=BUDGET, for_user="alice"),
+    DeleteBudget(name="halls", for_user="alice"),
+    AskBudgets(name="halls", after="cloud", limit=10),
+    BudgetsFound(
+        budgets=(
+            BudgetState(
+                budget=BUDGET,
+                use=BudgetUse(of="dc1/hall2", at_once=4, last_hour=17),
+                by="moor-operator for alice",
+                set_at=WHEN,
+            ),
+        ),
+        next="halls",
+    ),
+    StartCampaign(id=CAMPAIGN, work=WORK, name="kernel-7", join=True, for_user="alice"),
+    SetCampaign(campaign="kernel-7", to="pause", for_user="alice"),
+    AskCampaigns(campaign="kernel-7", ended=True, after=CAMPAIGN, after_host=ROOT, limit=10),
+    CampaignsFound(campaigns=(STATE,), hosts=(HOST,), next=CAMPAIGN, next_host=ROOT),
+    AskCampaignPlan(work=WORK),
+    CampaignPlanned(
+        hosts=(HOST,),
+        guests=2,
+        fit=1,
+        movements=(
+            PlannedMovement(instance=CONSUMER, name="web-1", project="shop", host="host-1", to="host-3"),
+            PlannedMovement(instance=CONSUMER, host="host-1", reason="no host among 3"),
+        ),
+        more=True,
+        seconds=1200,
+        limit="halls",
+    ),
+    CampaignChanged(campaign=STATE, host=HOST),
+    AskMovements(
+        campaign="kernel-7",
+        instance=CONSUMER,
+        host="host-1",
+        life="given_up",
+        ended=True,
+        after=MOVEMENT,
+        limit=10,
+    ),
+    MovementsFound(movements=(MOVED,), next=MOVEMENT),
+    MovementChanged(movement=MOVED),
+)
