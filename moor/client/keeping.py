@@ -221,12 +221,6 @@ class KeepingCalls(HostCalls):
         Make sure that the host is off before. Instances for which no host has room wait for it, a day unless `wait` says else. The
         other arguments are those of `drain`.
         """
-        # Schedulers may have forgotten a host that still has instances.
-        with suppress(NotFound):
-            host = await self.show_host(name)
-            if host.up:
-                raise Rejected("host", name, "it is up, so nothing was evacuated: set it down first")
-            name = host_in_cell(host.cell, host.name)
         work = Work(
             kind="evacuate",
             hosts=(name,),
@@ -261,13 +255,23 @@ class KeepingCalls(HostCalls):
         (host,) = found.hosts
         if not movements and host.stage in ("failed", "skipped"):
             raise Rejected("host", work.hosts[0], host.reason)
+        stays = {each.instance: each for each in movements if each.life != "done"}
         with self._raising():
-            moved = await self._bus.instances([each.instance for each in movements if each.life == "done"])
-        stayed = [
-            Stayed(each.instance, each.name, _why_there(each)) for each in movements if each.life != "done"
-        ]
-        name, seconds = host_in_cell(host.cell, host.host), time.monotonic() - began_s
-        return Emptied(name, tuple(moved), tuple(stayed), seconds)
+            states = await self._bus.instances([each.instance for each in movements])
+        # One that was deleted, or that another order has moved, is not there any more either.
+        there = {
+            each.id
+            for each in states
+            if each.id in stays
+            and each.state != "deleted"
+            and (each.cell, each.host) == (host.cell, host.host)
+        }
+        return Emptied(
+            host_in_cell(host.cell, host.host),
+            tuple(each for each in states if each.id not in there),
+            tuple(Stayed(id_, each.name, _why_there(each)) for id_, each in stays.items() if id_ in there),
+            time.monotonic() - began_s,
+        )
 
     # Movements
 

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 
 from engine.places import PLACE_LEVELS_MAX, why_no_place
+from keeper.core.grants import wrong_budget
 from kit.process import stopped_by_signals
 from moor.client import (
     Budget,
@@ -26,7 +27,6 @@ from moor.client import (
     Client,
     HostMode,
     PlannedMovement,
-    Rejected,
     Side,
     Then,
     Work,
@@ -349,21 +349,10 @@ def set_budgets(
     else:
         budgets = _budgets_in(file)
 
-    async def work(moor: Client) -> tuple[list[BudgetState], list[str]]:
-        done, refused = [], []
-        for budget in budgets:
-            try:
-                done.append(await moor.set_budget(budget))
-            except Rejected as wrong:
-                if len(budgets) == 1:
-                    raise
-                refused.append(f"budget {budget.name}: {wrong}")
-        return done, refused
+    async def work(moor: Client) -> list[BudgetState]:
+        return [await moor.set_budget(each) for each in budgets]
 
-    done, refused = with_client(bus, work, operates=True)
-    print_all(done, BUDGET.columns, "nothing was set")
-    if refused:
-        fail("\n".join(refused))
+    print_all(with_client(bus, work, operates=True), BUDGET.columns, "nothing was set")
 
 
 def _budgets_in(file: Path) -> list[Budget]:
@@ -380,4 +369,9 @@ def _budget(name: str, given: Any, where: str) -> Budget:
     if unknown := given.keys() - {*Budget.__struct_fields__[1:]}:
         raise click.BadParameter(f"{where}: budget {name} has {min(unknown)!r}, which no budget has")
     with wrong_value(f"{where}: budget {name}: ", msgspec.ValidationError):
-        return msgspec.convert({**given, "name": name}, Budget)
+        budget = msgspec.convert({**given, "name": name}, Budget)
+    # Each of a file is judged before the first one is set.
+    if wrong := wrong_budget(budget):
+        field, value, why = wrong
+        raise click.BadParameter(f"{where}: {field} of {name} is {value!r}: {why}")
+    return budget

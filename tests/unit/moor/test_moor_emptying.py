@@ -12,7 +12,6 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import AskInstances, InstancesFound, InstanceState
-from bus.messages.hosts import AskHosts, HostsFound
 from bus.messages.keeping import (
     AskCampaigns,
     AskMovements,
@@ -21,12 +20,12 @@ from bus.messages.keeping import (
     CampaignState,
     Movement,
     MovementId,
+    MovementLife,
     MovementsFound,
     SetCampaign,
     StartCampaign,
 )
 from engine.flavors import InstanceId, RequestId
-from engine.hosts import HostState
 from engine.inventories import ProviderId
 from kit.process import stopped_by_signals
 from moor.client import CampaignDetails, Emptied, NotFound, NotInTime, Rejected, Work
@@ -43,12 +42,13 @@ def instance(number: int) -> InstanceId:
 class Keeper:
     """A keeper of a host with so many guests. Two of them move at once, 10 seconds each; those in `stuck` are given up."""
 
-    def __init__(self, guests: int, stuck: Callable[[int], str] = lambda _: "", *, up: bool = True) -> None:
+    def __init__(self, guests: int, stuck: Callable[[int], str] = lambda _: "") -> None:
         self.orders: list[Message] = []
         self.refusal = ""
+        # Guests that were deleted before their turn came.
+        self.deleted: set[int] = set()
         self._guests = range(1, guests + 1)
         self._stuck = stuck
-        self._up = up
         self._cancelled_s: float | None = None
         self._state: CampaignState | None = None
 
@@ -66,11 +66,21 @@ class Keeper:
                 return CampaignsFound(campaigns=(self._now(),) if self._state else (), hosts=(self._host(),))
             case AskMovements():
                 return MovementsFound(movements=tuple(map(self._movement, self._guests)))
-            case AskHosts():
-                return HostsFound(hosts=(HostState(id=HOST, name="h1", cell="c1", up=self._up),))
             case AskInstances():
-                return InstancesFound(instances=tuple(map(a_state, question.instances)))
+                return InstancesFound(instances=tuple(map(self._guest, question.instances)))
         raise AssertionError(question)
+
+    def _guest(self, id_: InstanceId) -> InstanceState:
+        is_gone = self._movement(id_.int).life == "done"
+        return InstanceState(
+            id=id_,
+            request_id=RequestId(UUID(int=100)),
+            sequence=1,
+            state="deleted" if id_.int in self.deleted else "active",
+            cell="c1",
+            host="h2" if is_gone else "h1",
+            attempt=1,
+        )
 
     def _passed_s(self) -> float:
         return asyncio.get_running_loop().time()
@@ -79,8 +89,8 @@ class Keeper:
         """The first two move at once, and the next two then."""
         turn = (number - 1) // 2 * 10.0
         begun = self._passed_s() >= turn and (self._cancelled_s is None or self._cancelled_s >= turn)
-        life = "planned"
-        if begun:
+        life: MovementLife = "withdrawn" if number in self.deleted else "planned"
+        if begun and life == "planned":
             life = "moving" if self._passed_s() < turn + 10 else "given_up" if self._stuck(number) else "done"
         movement = Movement(
             id=MovementId(UUID(int=number)),
@@ -99,7 +109,7 @@ class Keeper:
 
     def _host(self) -> CampaignHost:
         lives = [self._movement(each).life for each in self._guests] if self._state else []
-        is_over = {*lives} <= {"done", "given_up"}
+        is_over = {*lives} <= {"done", "given_up", "withdrawn"}
         return CampaignHost(
             id=HOST,
             host="h1",
@@ -126,18 +136,6 @@ class Keeper:
         return structs.replace(self._state, life=life)
 
 
-def a_state(id_: InstanceId) -> InstanceState:
-    return InstanceState(
-        id=id_,
-        request_id=RequestId(UUID(int=100)),
-        sequence=1,
-        state="active",
-        cell="c1",
-        host="h2",
-        attempt=1,
-    )
-
-
 def stayed(done: Emptied) -> dict[int, str]:
     return {each.instance.int: each.reason for each in done.stayed}
 
@@ -148,7 +146,8 @@ def kinds(keeper: Keeper) -> list[str]:
 
 @simulated
 async def test_a_drain_is_a_campaign_of_one_host_and_tells_how_far_it_is() -> None:
-    keeper, told = Keeper(5, lambda number: "no host has room" if number == 2 else ""), list[CampaignHost]()
+    keeper, told = Keeper(6, lambda number: "no host has room" if number == 2 else ""), list[CampaignHost]()
+    keeper.deleted = {6}
     done = await client_of(keeper).drain(
         "h1", hosts=("h2", "h3"), wait=60, at_once=2, reason="new disk", for_user="ann", tell=told.append
     )
@@ -164,7 +163,7 @@ async def test_a_drain_is_a_campaign_of_one_host_and_tells_how_far_it_is() -> No
         (3, 1, 1),
         (4, 0, 1),
     ]
-    assert [each.id.int for each in done.moved] == [1, 3, 4, 5]
+    assert [each.id.int for each in done.moved] == [1, 3, 4, 5, 6]
     assert (done.host, stayed(done)) == ("c1/h1", {2: "no host has room"})
 
 
@@ -193,18 +192,15 @@ async def test_a_signal_cancels_the_campaign_and_what_became_of_each_instance_is
 
 
 @simulated
-async def test_an_evacuation_waits_for_a_day_unless_it_is_told_else_and_is_of_a_host_that_is_down() -> None:
-    keeper = Keeper(1, up=False)
-    for wait in ({}, {"wait": 0}):
-        await client_of(keeper).evacuate_host("h1", **wait)
+async def test_an_evacuation_waits_for_a_day_unless_it_is_told_else() -> None:
+    keeper = Keeper(1)
+    await client_of(keeper).evacuate_host("h1")
+    await client_of(keeper).evacuate_host("h1", wait=0)
     works = [each.work for each in keeper.orders if isinstance(each, StartCampaign)]
     assert [(each.kind, each.hosts, each.wait_s) for each in works] == [
-        ("evacuate", ("c1/h1",), 86400),
-        ("evacuate", ("c1/h1",), 0),
+        ("evacuate", ("h1",), 86400),
+        ("evacuate", ("h1",), 0),
     ]
-
-    with pytest.raises(Rejected, match="it is up, so nothing was evacuated"):
-        await client_of(Keeper(1)).evacuate_host("h1")
 
 
 @simulated
