@@ -304,7 +304,7 @@ def count_of_host(connection: Connection, campaign: CampaignId, host: str) -> di
     query = sa.select(movements.c.life, sa.func.count()).where(
         movements.c.campaign == campaign, movements.c.host == host
     )
-    return dict(connection.execute(query.group_by(movements.c.life)).tuples().all())
+    return {row[0]: row[1] for row in connection.execute(query.group_by(movements.c.life))}
 
 
 def _counts(

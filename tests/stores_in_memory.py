@@ -5,6 +5,7 @@ from datetime import datetime
 
 from cell_conductor.store_sql import ConductorStore
 from ironic_sync.store_sql import IronicStore
+from keeper.store_sql import KeeperStore
 from kit.clock import now
 from placement_worker.store_sql import PlacementStore
 from scheduler_worker.store_sql import SchedulerStore
@@ -45,3 +46,8 @@ class MemoryIronicStore(IronicStore):
             "julianday", 1, lambda _: _EPOCH_DAY + clock().timestamp() / _DAY_S
         )
         super().__init__(MemoryDatabase(self.tables))
+
+
+class MemoryKeeperStore(KeeperStore):
+    def __init__(self) -> None:
+        super().__init__(MemoryDatabase(Tables("keeper")))

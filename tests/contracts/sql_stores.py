@@ -44,6 +44,7 @@ ROLE_OF = {
     "scheduler_worker": role_name("scheduler"),
     "cell_conductor": role_name("conductor", CELL),
     "ironic_sync": role_name("ironic"),
+    "keeper": role_name("keeper"),
 }
 
 _making = asyncio.Lock()

@@ -11,6 +11,7 @@ import pytest
 from cell_conductor.store_sql import ConductorStore
 from compute_sim.store_sql import POOL_SIZE, SqlComputeStore
 from ironic_sync.store_sql import IronicStore
+from keeper.store_sql import KeeperStore
 from kit.clock import now
 from kit.sql import open_database
 from placement_worker.store_sql import PlacementStore
@@ -21,6 +22,7 @@ from tests.sqlite_memory import Tables
 from tests.stores_in_memory import (
     MemoryConductorStore,
     MemoryIronicStore,
+    MemoryKeeperStore,
     MemoryPlacementStore,
     MemorySchedulerStore,
 )
@@ -81,6 +83,10 @@ def open_conductor_stores(
         in_memory,
         lambda url: [ConductorStore(url, cell, clock=clock) for cell in cells],
     )
+
+
+def open_keeper_store(kind: str) -> AbstractAsyncContextManager[KeeperStore]:
+    return _one(kind, "keeper", MemoryKeeperStore, KeeperStore)
 
 
 def open_ironic_store(kind: str) -> AbstractAsyncContextManager[IronicStore]:

@@ -59,6 +59,9 @@ from ironic_sync.rest import HttpIronicApi
 from ironic_sync.settings import DaemonRules, Inbox
 from ironic_sync.store_sql import IronicStore
 from ironic_sync.wiring import ironic_parts
+from keeper.settings import KeeperPace, KeeperSettings
+from keeper.store_sql import KeeperStore
+from keeper.wiring import keeper_parts
 from kit.process import Part
 from laboratory.computes.driver import simulated_parts
 from laboratory.computes.faults import FailsToBuild, FaultScript
@@ -87,12 +90,13 @@ SETTLED = FeedPace(lead_again_s=0.02)
 ASKS_ONCE = varied(SETTINGS, ask_again_ms=SETTINGS.answer_timeout_ms)
 # Its cells have no heartbeats of conductors, however long a test takes.
 QUICK = SchedulerSettings(cell_down_s=1_000.0)
-PLACING, CONDUCTING = PlacementSettings(), ConductorSettings()
+PLACING, CONDUCTING, KEEPING = PlacementSettings(), ConductorSettings(), KeeperSettings()
 CELL_PACE = ConductorPace(poll_s=0.02, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
 COMPUTING = ComputeSettings(cell="c1", beat_s=0.1, facts_every_s=0.05)
 COMPUTE_PACE = ComputePace(again_s=0.05, drain_s=0.1, metrics_every_s=0.05)
 # One that ends does not wait for the broker of a cell.
 HASTY = structs.replace(SETTINGS, drain_ms_max=100)
+KEEPER_PACE = KeeperPace(round_s=0.05, idle_s=0.05, list_s=0.2, rest_s=0.1)
 QUICK_PACE = SchedulerPace(hosts_poll_s=0.2, deadline_poll_s=0.05, unconfirmed_s=0.05, shape_pause_ms_max=5)
 SMALL = Flavor(name="small", vcpus=1, ram_mb=1024, root_gb=1)
 
@@ -244,6 +248,22 @@ class Cloud:
             if self.pictures:
                 await self.until_reported(*(host.name for host in hosts))
             yield
+
+    @asynccontextmanager
+    async def keeper(
+        self,
+        rows: KeeperStore,
+        name: str = "keeper",
+        *,
+        settings: KeeperSettings = KEEPING,
+        pace: KeeperPace = KEEPER_PACE,
+        killed: bool = False,
+        **clocks: Any,
+    ) -> AsyncIterator[Sequence[Part]]:
+        place = self.station("keeper", name)
+        parts = keeper_parts(place, rows, settings, pace=pace, **clocks)
+        async with self.running(parts, place, killed=killed):
+            yield parts
 
     @asynccontextmanager
     async def daemon(

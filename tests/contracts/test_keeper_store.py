@@ -1,0 +1,217 @@
+"""The keeper's rows, on both databases."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.messages.keeping import (
+    AskMovements,
+    Budget,
+    BudgetState,
+    CampaignHost,
+    CampaignId,
+    CampaignState,
+    Movement,
+    MovementId,
+    Work,
+)
+from engine.flavors import InstanceId
+from engine.inventories import ConsumerId, ProviderId
+from keeper.core.campaigns import GOING, OPEN, WAITING
+from keeper.store_sql import KeeperStore, Unsaid
+from tests.contracts.stores import STORES, open_keeper_store
+
+NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
+LATER = NOON + timedelta(seconds=30)
+ONE, TWO = UUID(int=1), UUID(int=2)
+
+
+@pytest.fixture(params=STORES)
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[KeeperStore]:
+    async with open_keeper_store(request.param) as opened:
+        yield opened
+
+
+def campaign(number: int = 1, **fields: Any) -> CampaignState:
+    known = {"name": f"spring-{number}", "work": Work(hosts=("h1",)), "asked_at": NOON} | fields
+    return CampaignState(id=CampaignId(UUID(int=number)), **known)
+
+
+def host(number: int, **fields: Any) -> CampaignHost:
+    return CampaignHost(id=ProviderId(UUID(int=number)), host=f"h{number}", cell="c1", **fields)
+
+
+def movement(number: int, of: int = 1, **fields: Any) -> Movement:
+    known = {"cell": "c1", "host": "h1", "cause": "campaign spring", "asked_at": NOON} | fields
+    instance = known.pop("instance", number)
+    return Movement(
+        id=MovementId(UUID(int=number)),
+        instance=InstanceId(ConsumerId(UUID(int=instance))),
+        campaign=CampaignId(UUID(int=of)),
+        **known,
+    )
+
+
+async def begin(store: KeeperStore, number: int = 1, *hosts: int) -> CampaignState:
+    made = campaign(number)
+    async with store.transaction() as transaction:
+        await transaction.add_campaign(made)
+        await transaction.add_hosts(made.id, [host(each) for each in hosts or (number,)])
+    return made
+
+
+async def test_a_campaign_is_held_by_one_keeper_until_its_lease_ends(store: KeeperStore) -> None:
+    made = await begin(store)
+    async with store.transaction() as transaction:
+        assert await transaction.take(ONE, NOON, LATER, 9) == [made]
+    async with store.transaction() as transaction:
+        assert await transaction.take(TWO, NOON, LATER, 9) == []
+        assert await transaction.take(ONE, NOON, LATER, 9) == [made]
+    async with store.transaction() as transaction:
+        assert await transaction.take(TWO, LATER, LATER + timedelta(1), 9) == [made]
+        await transaction.let_go(ONE)
+        assert await transaction.take(ONE, LATER, LATER + timedelta(1), 9) == []
+        await transaction.let_go(TWO)
+        assert await transaction.take(ONE, LATER, LATER + timedelta(1), 9) == [made]
+        await transaction.save_campaign(made, is_open=False)
+        assert await transaction.take(ONE, LATER, LATER + timedelta(1), 9) == []
+
+
+async def test_a_host_is_in_one_campaign_that_goes_on(store: KeeperStore) -> None:
+    first = await begin(store, 1, 1, 2)
+    async with store.transaction() as transaction:
+        ids = [ProviderId(UUID(int=number)) for number in (1, 3)]
+        assert await transaction.others_with(ids) == {ids[0]: "spring-1"}
+        await transaction.add_campaign(campaign(2))
+        assert await transaction.add_hosts(CampaignId(TWO), [host(1), host(3)]) == 1
+        # When it has ended there, another campaign may have it.
+        await transaction.save_host(first.id, host(1, stage="done"))
+        assert await transaction.add_hosts(CampaignId(TWO), [host(1)]) == 1
+    assert await store.host_page(first.id, None, 1) == [host(1, stage="done")]
+    assert await store.host_page(first.id, ProviderId(ONE), 5) == [host(2)]
+    assert await store.count_stages([first.id]) == {first.id: {"done": 1, "waiting": 1}}
+    async with store.transaction() as transaction:
+        assert await transaction.hosts_at(first.id, WAITING, 5) == [host(2)]
+
+
+async def test_an_instance_has_one_movement_and_one_that_ended_well_is_planned_again(
+    store: KeeperStore,
+) -> None:
+    await begin(store)
+    async with store.transaction() as transaction:
+        await transaction.add_movements([movement(1), movement(2)])
+        # The same ones again; and one of an instance that another campaign moves.
+        await transaction.add_movements([movement(1, reason="again"), movement(3, of=2, instance=2)])
+    assert await store.movements_of(CampaignId(ONE), OPEN) == [movement(1), movement(2)]
+    assert await store.movements_of(CampaignId(TWO), OPEN) == []
+
+    ended = [movement(1, life="done", ended_at=LATER), movement(2, life="given_up", ended_at=LATER)]
+    async with store.transaction() as transaction:
+        await transaction.save_movements(ended)
+    assert await store.ended_since(NOON) == (1, LATER)
+    async with store.transaction() as transaction:
+        await transaction.add_movements([movement(1), movement(2)])
+        assert await transaction.count_of_host(CampaignId(ONE), "h1") == {"planned": 1, "given_up": 1}
+
+
+async def test_what_goes_on_is_found_and_what_was_granted_within_an_hour(store: KeeperStore) -> None:
+    granted = movement(1, life="granted", granted_at=LATER)
+    done = movement(2, life="done", granted_at=NOON, ended_at=LATER)
+    async with store.transaction() as transaction:
+        await transaction.lock_ledger()
+        await transaction.add_movements([movement(1), movement(2), movement(4)])
+        await transaction.save_movements([granted, done])
+        assert await transaction.lock_movements([granted.id]) == [granted]
+    assert await store.going() == [granted]
+    assert await store.movements_of(CampaignId(ONE), GOING, "h1") == [granted]
+    assert await store.granted_since(NOON) == [granted]
+    assert {each.id.int for each in await store.granted_since(NOON - timedelta(1))} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("question", "numbers"),
+    [
+        (AskMovements(), [1, 3]),
+        (AskMovements(ended=True), [1, 2, 3]),
+        (AskMovements(life="done"), [2]),
+        (AskMovements(host="c1/h2"), [3]),
+        (AskMovements(instance=InstanceId(ConsumerId(UUID(int=3)))), [3]),
+        (AskMovements(after=MovementId(ONE)), [3]),
+    ],
+)
+async def test_movements_are_found(store: KeeperStore, question: AskMovements, numbers: list[int]) -> None:
+    async with store.transaction() as transaction:
+        await transaction.add_movements([movement(1), movement(2), movement(3, host="h2")])
+        await transaction.save_movements([movement(2, life="done")])
+    found = await store.movement_page(question, None, 9)
+    assert [each.id.int for each in found] == numbers
+    assert await store.movement_page(question, CampaignId(TWO), 9) == []
+
+
+async def test_campaigns_are_found_by_name_and_id_and_the_newest_first(store: KeeperStore) -> None:
+    old, new = campaign(1), campaign(2, asked_at=LATER)
+    same = campaign(3, name="spring-1", asked_at=LATER)
+    async with store.transaction() as transaction:
+        for each in (old, new, same):
+            await transaction.add_campaign(each)
+        await transaction.save_campaign(same, is_open=False)
+    assert await store.campaigns_called("spring-1") == [old]
+    assert await store.campaigns_called(str(UUID(int=3))) == [same]
+    assert await store.campaigns_called("nobody") == []
+    assert await store.campaign_page(None, 9, ended=False) == [new, old]
+    assert await store.campaign_page(None, 2, ended=True) == [same, new]
+    assert await store.campaign_page(new.id, 9, ended=True) == [old]
+
+
+async def test_what_was_said_is_noted_unless_it_has_changed_since(store: KeeperStore) -> None:
+    made = await begin(store, 1, 1, 2)
+    async with store.transaction() as transaction:
+        await transaction.add_movements([movement(1)])
+        # Nobody listens for plans.
+        assert (await store.unsaid(9)).movements == []
+        await transaction.save_movements([movement(1, life="granted")])
+    unsaid = await store.unsaid(9)
+    assert unsaid == Unsaid([made], [(made.id, host(1)), (made.id, host(2))], [movement(1, life="granted")])
+
+    async with store.transaction() as transaction:
+        await transaction.save_movements([movement(1, life="moving")])
+        await transaction.save_host(made.id, host(2, left=5), is_news=False)
+        await transaction.note_said(unsaid)
+
+    left = await store.unsaid(9)
+    assert left == Unsaid([], [(made.id, host(2, left=5))], [movement(1, life="moving")])
+    async with store.transaction() as transaction:
+        await transaction.note_said(left)
+        await transaction.save_host(made.id, host(2, left=4), is_news=False)
+    assert await store.unsaid(9) == Unsaid([], [], [])
+
+
+async def test_budgets_are_kept_by_their_names(store: KeeperStore) -> None:
+    budget = BudgetState(budget=Budget(name="b", scope="cloud", at_once=3), by="ann", set_at=NOON)
+    more = structs.replace(budget, budget=Budget(name="b", scope="cloud", at_once=4))
+    other = BudgetState(budget=Budget(name="a", scope="cell", at_once=1))
+    async with store.transaction() as transaction:
+        for each in (budget, other, more):
+            await transaction.save_budget(each)
+        assert await transaction.all_budgets() == [other, more]
+        assert await transaction.delete_budget("b") == more
+        assert await transaction.delete_budget("b") is None
+    assert await store.all_budgets() == [other]
+
+
+async def test_old_campaigns_are_forgotten_with_all_that_they_had(store: KeeperStore) -> None:
+    made = await begin(store)
+    kept = await begin(store, 2)
+    async with store.transaction() as transaction:
+        await transaction.add_movements([movement(1, life="done")])
+        assert await transaction.forget(LATER, 9) == 0
+        await transaction.save_campaign(made, is_open=False)
+        assert await transaction.forget(NOON, 9) == 0
+        assert await transaction.forget(LATER, 9) == 1
+    assert await store.campaign_page(None, 9, ended=True) == [kept]
+    assert await store.movement_page(AskMovements(ended=True), None, 9) == []
+    assert await store.host_page(made.id, None, 9) == []
