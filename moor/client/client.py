@@ -104,6 +104,7 @@ class Client(
                 removes_strays=remove_strays,
                 cell=cell,
                 host=(await self.show_host(host)).id if host else None,
+                keepers=True,
             )
             reader = self._books(hosts, cells, below)
             return await audited(reader, options, tell, hosts=hosts, nova=nova, ironic=ironic)

@@ -200,7 +200,14 @@ class KeepingCalls(HostCalls):
         for it. After `timeout_s`, or when `stop` is set, the campaign is cancelled; what moves goes on. The result says which instances
         have moved, and why each other one is still there; `tell` is called with the host as it is so far. The host stays draining.
         """
-        work = Work(hosts=(name,), to=tuple(hosts), wait_s=wait, guests_at_once=at_once, reason=reason)
+        host = await self.show_host(name)
+        work = Work(
+            hosts=(host_in_cell(host.cell, host.name),),
+            to=tuple(hosts),
+            wait_s=wait,
+            guests_at_once=at_once,
+            reason=reason,
+        )
         return await self._emptied(work, timeout_s, for_user, tell, stop)
 
     async def evacuate_host(

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import AskInstances, InstancesFound, InstanceState
+from bus.messages.hosts import AskHosts, HostsFound
 from bus.messages.keeping import (
     AskCampaigns,
     AskMovements,
@@ -26,6 +27,7 @@ from bus.messages.keeping import (
     StartCampaign,
 )
 from engine.flavors import InstanceId, RequestId
+from engine.hosts import HostState
 from engine.inventories import ProviderId
 from kit.process import stopped_by_signals
 from moor.client import CampaignDetails, Emptied, NotFound, NotInTime, Rejected, Work
@@ -66,6 +68,8 @@ class Keeper:
                 return CampaignsFound(campaigns=(self._now(),) if self._state else (), hosts=(self._host(),))
             case AskMovements():
                 return MovementsFound(movements=tuple(map(self._movement, self._guests)))
+            case AskHosts():
+                return HostsFound(hosts=(HostState(id=HOST, name="h1", cell="c1", up=True),))
             case AskInstances():
                 return InstancesFound(instances=tuple(map(self._guest, question.instances)))
         raise AssertionError(question)
@@ -155,7 +159,7 @@ async def test_a_drain_is_a_campaign_of_one_host_and_tells_how_far_it_is() -> No
     (order,) = keeper.orders
     assert isinstance(order, StartCampaign)
     work = order.work
-    assert (work.kind, work.hosts, work.to, work.then) == ("drain", ("h1",), ("h2", "h3"), "disable")
+    assert (work.kind, work.hosts, work.to, work.then) == ("drain", ("c1/h1",), ("h2", "h3"), "disable")
     assert (work.wait_s, work.guests_at_once, work.reason, order.for_user) == (60, 2, "new disk", "ann")
     assert [(each.moved, each.left, each.stay) for each in told] == [
         (0, 5, 0),
