@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from engine.places import domain_of, is_within
-from moor.client import FILL_PARTS, CampaignDetails, Client, Movement
+from moor.client import FILL_PARTS, CampaignDetails, CampaignHost, Client, Movement
 from moor.dashboard.rendering import (
     PAGE,
     HtmlTable,
@@ -34,6 +34,8 @@ LOOK_S = 5.0
 # Places of hosts seldom change, and to read all hosts is dear.
 HOSTS_KEPT_S = 30.0
 CAMPAIGNS_SHOWN_MAX = 20
+# Of each campaign's hosts that are out or have failed.
+OUT_SHOWN_MAX = 20
 
 
 class Domain(Struct, frozen=True):
@@ -156,10 +158,7 @@ class KeepingPages(PageRenderer):
         budgets = await self._moor.list_budgets()
         return {
             "campaigns": table_of(CAMPAIGN.columns, states, CAMPAIGN.page_of, "No campaign goes on."),
-            "out": [
-                (each.campaign, _hosts([one for one in each.hosts if one.stage not in ("waiting", "done")]))
-                for each in campaigns
-            ],
+            "out": [(each.campaign, _hosts(_out(each)[:OUT_SHOWN_MAX])) for each in campaigns],
             "movements": _moving(await self._moor.list_movements().first(PAGE)),
             "given_up": _moving(given_up[:PAGE]),
             "budgets": table_of(BUDGET.columns, budgets, None, "There are no budgets."),
@@ -181,6 +180,10 @@ class KeepingPages(PageRenderer):
             self._cloud = domain_with("", 0, [each async for each in items_of(HOST, self._moor)])
             self._hosts_until_s = now_s() + HOSTS_KEPT_S
         return self._cloud
+
+
+def _out(found: CampaignDetails) -> list[CampaignHost]:
+    return [each for each in found.hosts if each.stage not in ("waiting", "done")]
 
 
 def _hosts(hosts: Sequence[Any], nothing: str = "none of its hosts is out now") -> HtmlTable:
