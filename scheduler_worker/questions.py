@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.message import Message, type_of
 from bus.messages.books import AskQuotas, QuotasFound
-from bus.messages.build import AskInstances, BuildInstance, BuildRejected, InstancesFound
+from bus.messages.build import AskInstances, BuildInstance, BuildRejected, InstancesFound, MoveKind
 from bus.messages.cloud import page_that_fits
 from bus.messages.moves import AskHistory, AskMoves, HistoryFound, MovePlace, MovesFound
 from bus.messages.planning import (
@@ -44,15 +44,16 @@ from engine.hosts import cell_and_name, host_in_cell, names_clash
 from engine.inventories import ConsumerId, GroupId, QuotaState
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost, PlannedFlavor
-from engine.requests import Alternative, InstanceSpec, with_specs
+from engine.requests import Alternative, InstanceSpec, lowered, with_specs
 from kit.errors import WrongAnswer
 from scheduler_worker.cells import CellRegistry
 from scheduler_worker.core.capabilities import capabilities, hosts_having
 from scheduler_worker.core.instances.history import alternatives_in, boot_of, decoded, details_of, with_end
-from scheduler_worker.core.instances.moves import why_stays_on_node
+from scheduler_worker.core.instances.moves import why_busy, why_stays_on_node
 from scheduler_worker.core.instances.rows import HostDecision, InstanceRow
 from scheduler_worker.host_orders import instances_on
 from scheduler_worker.requests.catalog import with_named
+from scheduler_worker.requests.move_needs import why_not_from
 from scheduler_worker.requests.reading import RequestReader, joined_group, rejected, rejection
 from scheduler_worker.store_sql import ChangeQuery, InstanceQuery, SchedulerStore
 
@@ -191,6 +192,9 @@ async def quota_of(ask: Ask, project: str) -> QuotaState | None:
 
 
 DRAINED_MAX = 200
+# How the reason begins of an instance that cannot move now.
+BUSY = "busy: "
+UNKNOWN = "its needs are not known: it was requested before schedulers kept them"
 # The picture holds the choices of a plan by this attempt while the plan is made: no claim has it.
 _PLANNED = 0
 
@@ -212,6 +216,22 @@ def _by_affinity(specs: Mapping[InstanceId, InstanceSpec]) -> dict[GroupId, list
         if spec.server_group is not None and spec.server_group.policy == "affinity":
             groups.setdefault(spec.server_group.id, []).append(id_)
     return groups
+
+
+def _drained_instance(
+    row: InstanceRow, outcome: Chosen | NoValidHost | str, group: GroupId | None
+) -> DrainedInstance:
+    drained = DrainedInstance(id=row.id, name=row.told.name, project=row.told.project, group=group)
+    if isinstance(outcome, Chosen):
+        return structs.replace(drained, to=outcome.choice.name, cell=outcome.cell)
+    reason = outcome if isinstance(outcome, str) else in_words(outcome)
+    return structs.replace(drained, reason=reason)
+
+
+def _drain_found(host: str, instances: Sequence[DrainedInstance], *, more: bool = False) -> DrainFound:
+    return DrainFound(
+        host=host, fit=sum(bool(each.to) for each in instances), instances=tuple(instances), more=more
+    )
 
 
 def _explanation(row: InstanceRow) -> Explanation:
@@ -357,6 +377,8 @@ class Planner:
         return _found((plan(self._picture, spec, self._plugins, quota),))
 
     async def _drain(self, question: AskDrain) -> Message:
+        if question.instances:
+            return await self._drain_of(question)
         host = question.host
         columns = self._picture.columns
         named = cell_and_name(host)[1]
@@ -366,57 +388,72 @@ class Planner:
         cells = self._picture.cells_named(host)
         if len(cells) > 1:
             return rejection("host", host, names_clash(host, cells))
-        name = next(columns.names[row] for row in rows_named)
-        there = host_in_cell(cells[0], name)
+        there = host_in_cell(cells[0], next(columns.names[row] for row in rows_named))
         found = await instances_on(self._store, there, DRAINED_MAX + 1)
-        instances = self._drained(cells[0], name, found[:DRAINED_MAX])
-        return DrainFound(
-            host=host,
-            fit=sum(bool(each.to) for each in instances),
-            instances=tuple(instances),
-            more=len(found) > DRAINED_MAX,
-        )
+        drained = self._drained(found[:DRAINED_MAX], question, {})
+        return _drain_found(host, drained, more=len(found) > DRAINED_MAX)
 
-    def _drained(self, cell: str, host: str, rows: Sequence[InstanceRow]) -> list[DrainedInstance]:
-        why = self._why_all_stay(cell, host)
-        reasons = dict.fromkeys([row.id for row in rows], why) if why else {}
+    async def _drain_of(self, question: AskDrain) -> DrainFound:
+        """The plan for the instances that the question names, of whatever hosts."""
+        found = await self._store.rows_of(question.instances)
+        kind: MoveKind = "evacuate" if question.evacuate else "migrate"
+        busy = {id_: f"{BUSY}{why}" for id_, row in found.items() if (why := self._why_busy(row, kind))}
+        asked = dict.fromkeys(question.instances)
+        drained = self._drained([found[id_] for id_ in asked if id_ in found], question, busy)
+        none = [
+            DrainedInstance(id=id_, reason=f"{BUSY}there is no such instance")
+            for id_ in asked
+            if id_ not in found
+        ]
+        return _drain_found(question.host, [*drained, *none])
+
+    def _why_busy(self, row: InstanceRow, kind: MoveKind) -> str:
+        if why := why_busy(row, kind):
+            return why
+        # A bare-metal node has its own reason, up or down.
+        is_on_node = self._picture.is_node(row.told.cell, row.told.host)
+        return "" if is_on_node else why_not_from(row.told, kind, self._picture)
+
+    def _drained(
+        self, rows: Sequence[InstanceRow], question: AskDrain, busy: Mapping[InstanceId, str]
+    ) -> list[DrainedInstance]:
+        places = {row.id: (row.told.cell, row.told.host) for row in rows if row.id not in busy}
+        left = {place: self._why_all_stay(*place) for place in places.values()}
+        reasons = {**busy, **{id_: why for id_, place in places.items() if (why := left[place])}}
+        avoided = lowered((*question.avoid, *(host_in_cell(*place) for place in left)))
+        # Hosts that the boot named do not bind a move.
+        allowed = lowered(question.to)
         known = {
-            # Hosts that the boot named do not bind a move.
-            row.id: structs.replace(spec, hosts=(), cell=cell, count=1)
+            row.id: structs.replace(
+                spec,
+                hosts=allowed,
+                ignore_hosts=(*spec.ignore_hosts, *avoided),
+                cell=row.told.cell,
+                count=1,
+            )
             for row in rows
             if row.id not in reasons and (spec := decoded(row.current_spec)) is not None
         }
-        to: dict[InstanceId, tuple[str, str]] = {}
-        for instance, outcome in self._chosen(host_in_cell(cell, host), known).items():
-            if isinstance(outcome, NoValidHost):
-                reasons[instance] = in_words(outcome)
-            else:
-                to[instance] = outcome.choice.name, outcome.cell
-        unknown = "its needs are not known: it was requested before schedulers kept them"
+        outcomes, groups = self._chosen(places, known)
         return [
-            DrainedInstance(
-                id=row.id,
-                name=row.told.name,
-                project=row.told.project,
-                to=to.get(row.id, ("", ""))[0],
-                cell=to.get(row.id, ("", ""))[1],
-                reason="" if row.id in to else reasons.get(row.id, unknown),
-            )
+            _drained_instance(row, outcomes.get(row.id) or reasons.get(row.id, UNKNOWN), groups.get(row.id))
             for row in rows
         ]
 
     def _chosen(
-        self, host: str, known: Mapping[InstanceId, InstanceSpec]
-    ) -> dict[InstanceId, Chosen | NoValidHost]:
-        """Another host for each of these instances of the host (`c1/h1`), as if all left it at once. The members of an
-        affinity group leave together, for one host: they are chosen first, and count as there for all others.
+        self, places: Mapping[InstanceId, tuple[str, str]], known: Mapping[InstanceId, InstanceSpec]
+    ) -> tuple[dict[InstanceId, Chosen | NoValidHost], dict[InstanceId, GroupId]]:
+        """Another host for each of these instances, as if all left theirs (`places`) at once; and the group of each that leaves
+        together with others. The members of an affinity group leave together, for one host: they are chosen first, and count as
+        there for all others.
         """
-        here = {self._picture.columns.ids[row] for row in self._picture.rows_named(host.lower())}
         outcomes: dict[InstanceId, Chosen | NoValidHost] = {}
+        groups: dict[InstanceId, GroupId] = {}
         alone = dict(known)
         held: list[tuple[ConsumerId, int]] = []
         try:
             for group, ids in _by_affinity(known).items():
+                here = {self._picture.columns.ids[row] for row in self._picture.rows_in(*places[ids[0]])}
                 members = self._picture.groups.of_group(group)
                 if any(each.host not in here for each in members):
                     continue
@@ -426,8 +463,9 @@ class Planner:
                     continue
                 for id_ in ids:
                     del alone[id_]
-                chosen = drain_together(self._picture, host, specs, self._plugins, salt=0)
+                chosen = drain_together(self._picture, specs, self._plugins, salt=0)
                 outcomes.update(zip(ids, chosen, strict=True))
+                groups.update(dict.fromkeys(ids, group))
                 shares = [
                     (id_, _PLANNED, each.choice.share)
                     for id_, each in zip(ids, chosen, strict=True)
@@ -435,10 +473,10 @@ class Planner:
                 ]
                 held += [(id_, attempt) for id_, attempt, _ in shares]
                 self._picture.hold(shares)
-            chosen = drain(self._picture, host, [*alone.values()], self._plugins, salt=0)
+            chosen = drain(self._picture, [*alone.values()], self._plugins, salt=0)
         finally:
             self._picture.drop(held)
-        return {**outcomes, **dict(zip(alone, chosen, strict=True))}
+        return {**outcomes, **dict(zip(alone, chosen, strict=True))}, groups
 
     def _why_all_stay(self, cell: str, host: str) -> str:
         """Why no host is looked for; empty if there may be one."""

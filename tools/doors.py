@@ -19,13 +19,13 @@ from msgspec import Struct
 ROOT = Path(__file__).parents[1]
 # More of the tests than these would have to be rewritten with the insides of the rooms.
 SHARE_MAX = 0.1
-WORKERS = ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")
+WORKERS = ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync", "keeper")
 ROOMS = ("kit", "bus", "engine", *WORKERS, "nova_bridge", "moor", "laboratory")
 # The language of users: messages and their values, settings and the client. And the kit, a
 # library that knows no message: its tests name its modules.
 LANGUAGE = (
     *("bus.message", "bus.messages", "bus.codec", "bus.unreadable"),
-    *("engine.flavors", "engine.hosts", "engine.inventories"),
+    *("engine.flavors", "engine.hosts", "engine.inventories", "engine.places"),
     *("engine.refusals", "kit", "moor.client"),
     *("bus.settings", "compute_sim.libvirt.settings", "nova_bridge.settings"),
     *("moor.settings", "moor.worker_settings", *(f"{room}.settings" for room in WORKERS)),
@@ -51,7 +51,7 @@ DOORS = {
             *("moor.showing", "moor.tables", "moor.traces", "nova_bridge.importing", "nova_bridge.in_moor"),
             *("nova_bridge.shadow.report_command", "laboratory.demo", "laboratory.demo_screen"),
             *("laboratory.load", "laboratory.plugin_check", "laboratory.replay"),
-            *("scheduler_worker.metrics", "scheduler_worker.overview"),
+            *("scheduler_worker.metrics", "scheduler_worker.overview", "keeper.metrics"),
         ),
     ),
     "place, plan and explain requests; find candidates": Door(
@@ -84,6 +84,9 @@ DOORS = {
         behind=("compute_sim.core", "compute_sim.drivers", "compute_sim.guests", "compute_sim.libvirt"),
     ),
     "the next step of a node, and who takes it": Door(("ironic_sync.core", "ironic_sync.membership")),
+    "what a keeper decides: campaigns, and what budgets let begin": Door(
+        ("keeper.core.campaigns", "keeper.core.grants")
+    ),
     "audit books": Door(("moor.client.books", "cell_conductor.core.books")),
     "a broker, its users, their rights, and its dead letters": Door(
         (
@@ -132,6 +135,7 @@ DOORS = {
             *("scheduler_worker.questions", "scheduler_worker.replica", "scheduler_worker.requests"),
             *("scheduler_worker.waiting", "ironic_sync.applying", "ironic_sync.deploying"),
             *("ironic_sync.events", "ironic_sync.sweeping"),
+            *("keeper.keeping", "keeper.hooks"),
         ),
     ),
     "a cloud for trials: its hosts, nodes and servers": Door(

@@ -10,6 +10,7 @@ from bus.message import AnswerMessage, Kind, ProjectMessage, Route, StrictMessag
 from bus.messages.build import BuildInstance, InstanceState
 from engine.flavors import InstanceId, RequestId
 from engine.inventories import GroupId, Integer, Label, Moment, Natural, Value
+from engine.places import Place
 from engine.refusals import (
     ExhaustedPool,
     HostVerdict,
@@ -97,7 +98,8 @@ class AskDrain(StrictMessage, frozen=True, tag="drain.query"):
 
 class DrainedInstance(Value, frozen=True):
     """An instance and the host of its cell on which it would fit; without such a host, the reason. It begins with `busy: ` if the instance
-    cannot move now, whatever room there is. Members of an affinity group that leave their host together have this `group`.
+    cannot move now, whatever room there is. Members of an affinity group that leave their host together have this `group`. `place` is
+    that of the host `to`.
     """
 
     id: InstanceId
@@ -107,6 +109,7 @@ class DrainedInstance(Value, frozen=True):
     cell: Label = ""
     reason: str = ""
     group: GroupId | None = None
+    place: Place = ""
 
 
 class DrainFound(AnswerMessage, frozen=True, tag="drain.found"):

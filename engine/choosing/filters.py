@@ -41,10 +41,12 @@ class AskedHosts(Filter):
         if spec.hosts:
             # A name counts only inside its cell: without a cell, one that several cells have means none of their hosts.
             clear = [name for name in spec.hosts if spec.cell or len(hosts.cells_named(name)) <= 1]
-            passed = hosts.named(tuple(clear))
+            passed = hosts.cached(Hosts.named, tuple(clear), is_steady=True)
         if spec.cell:
             passed = passed & hosts.in_cell(spec.cell)
-        return passed & ~hosts.named(spec.ignore_hosts) if spec.ignore_hosts else passed
+        if spec.ignore_hosts:
+            passed = passed & ~hosts.cached(Hosts.named, spec.ignore_hosts, is_steady=True)
+        return passed
 
     def reason(self, host: OneHost, spec: InstanceSpec) -> str:
         if spec.cell and host.cell != spec.cell:

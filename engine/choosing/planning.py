@@ -149,25 +149,20 @@ def reasons(
 
 
 def drain(
-    picture: Picture, host: str, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int
+    picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int
 ) -> list[Chosen | NoValidHost]:
-    """Choose another host for each instance of this host (`c1/h1`), as if all left it together. Their shares on this host and in
-    pools count as used still.
+    """Choose a host for each of these instances, as if all left their hosts at once. Their shares on these and in pools count as used
+    still; the specs say that the hosts are to be ignored.
     """
-    elsewhere = _not_on(host, specs)
-    return choose(picture, elsewhere, plugins, salt, alternates=0, explained_max=DRAIN_EXPLAINED_MAX)
+    return choose(picture, specs, plugins, salt, alternates=0, explained_max=DRAIN_EXPLAINED_MAX)
 
 
 def drain_together(
-    picture: Picture, host: str, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int
+    picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int
 ) -> Sequence[Chosen | NoValidHost]:
-    """Choose one host, instead of this one, for instances that leave it together; if there is none, the same reason for all."""
-    chosen = choose_together(picture, _not_on(host, specs), plugins, salt, alternates=0)
+    """Choose one host for instances that leave theirs together; if there is none, the same reason for all."""
+    chosen = choose_together(picture, specs, plugins, salt, alternates=0)
     return [chosen] * len(specs) if isinstance(chosen, NoValidHost) else chosen
-
-
-def _not_on(host: str, specs: Sequence[InstanceSpec]) -> list[InstanceSpec]:
-    return [structs.replace(spec, ignore_hosts=(*spec.ignore_hosts, host.lower())) for spec in specs]
 
 
 def has_other_hosts(picture: Picture, cell: str, host: str) -> bool:

@@ -4,6 +4,7 @@ from engine.flavors import RequestProblem
 from engine.requests.reading import (
     COUNT_MAX,
     Alternative,
+    lowered,
     priority_of,
     priority_of_wait,
     read_alternatives,
@@ -17,6 +18,7 @@ __all__ = [
     "Alternative",
     "InstanceSpec",
     "RequestProblem",
+    "lowered",
     "priority_of",
     "priority_of_wait",
     "read_alternatives",

@@ -108,8 +108,8 @@ def read_request(
         required=traits_that_are("required", parts),
         forbidden=traits_that_are("forbidden", parts),
         availability_zone=request.availability_zone,
-        hosts=_lowered(request.hosts),
-        ignore_hosts=_lowered(request.ignore_hosts),
+        hosts=lowered(request.hosts),
+        ignore_hosts=lowered(request.ignore_hosts),
         extra_specs=tuple(sorted((part.key, part.value) for part in parts if isinstance(part, ForPlugins))),
         count=request.count,
         project=request.project,
@@ -334,7 +334,8 @@ def _in_order(aggregates: Iterable[AggregateId]) -> tuple[AggregateId, ...]:
     return tuple(sorted(set(aggregates)))
 
 
-def _lowered(names: tuple[str, ...]) -> tuple[str, ...]:
+def lowered(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of hosts as a spec has them."""
     return tuple(sorted({name.lower() for name in names}))
 
 

@@ -214,6 +214,16 @@ class MoveNeeds(Struct, frozen=True):
     followers: tuple[InstanceSpec, ...] = ()
 
 
+def why_not_from(told: InstanceState, kind: MoveKind, picture: Picture) -> str:
+    """Why this kind of move takes no instance away from its host as that is now; empty if it does."""
+    is_up = picture.is_up(told.cell, told.host)
+    if kind == "evacuate" and is_up:
+        return f"its host {told.host} is up: migrate it, or say first that the host is down"
+    if kind != "evacuate" and not is_up:
+        return f"its host {told.host} is down: evacuate it"
+    return ""
+
+
 # The needs for one instance, or the refusal. None if no host is to be chosen: the order was carried out before, or the instance
 # stays where it is.
 NeedsFound = MoveNeeds | BuildRejected | None
@@ -366,12 +376,7 @@ class MoveNeedsFinder:
         host = told.host
         if self._picture.is_node(told.cell, host):
             return why_stays_on_node(host, order.kind)
-        is_up = self._picture.is_up(told.cell, host)
-        if order.kind == "evacuate" and is_up:
-            return f"its host {host} is up: migrate it, or say first that the host is down"
-        if order.kind != "evacuate" and not is_up:
-            return f"its host {host} is down: evacuate it"
-        return ""
+        return why_not_from(told, order.kind, self._picture)
 
     def _resized(
         self,

@@ -184,7 +184,7 @@ async def test_every_command_in_a_container_exists() -> None:
 
 def test_every_environment_file_that_is_named_is_one_that_the_commands_write() -> None:
     written = re.compile(
-        r"moor-(placement|placement-api|scheduler|ironic|operator|owner|app-dashboard|(conductor|compute)-\w+)"
+        r"moor-(placement|placement-api|scheduler|keeper|ironic|operator|owner|app-dashboard|(conductor|compute)-\w+)"
     )
     named = [
         Path(each["path"]).stem

@@ -65,6 +65,7 @@ async def workers(etc: Path, port: int) -> AsyncIterator[None]:
         roles: list[tuple[str, str, tuple[str, ...]]] = [
             ("placement", "moor-placement", ()),
             ("scheduler", "moor-scheduler", ()),
+            ("keeper", "moor-keeper", ()),
             *[("conductor", f"moor-conductor-{cell}", ()) for cell in CELLS],
             *[("compute", f"moor-compute-{cell}", ("--hosts", "3")) for cell in CELLS],
             ("placement-api", "moor-placement-api", ()),
@@ -115,11 +116,12 @@ async def test_a_cloud_runs_from_the_environment_files_and_without_tls_no_role_g
         ("moor_placement", True),
         ("moor_placement_api", True),
         ("moor_scheduler", True),
+        ("moor_keeper", True),
         ("moor_conductor_harbour", True),
         ("moor_conductor_island", True),
     }
     users = {tuple(line.split()) for line in listed}
-    wanted = {f"moor-{role}" for role in ("placement", "scheduler")}
+    wanted = {f"moor-{role}" for role in ("placement", "scheduler", "keeper")}
     wanted |= {f"moor-{role}-{cell}" for role in ("conductor", "compute") for cell in CELLS}
     assert wanted <= {user for user, _ in users}
     assert {tls for _, tls in users} == {"true"}

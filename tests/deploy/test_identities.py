@@ -37,6 +37,7 @@ SMALL = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1)
 WORKERS = {
     "placement": ("moor-placement", "moor_placement"),
     "scheduler": ("moor-scheduler", "moor_scheduler"),
+    "keeper": ("moor-keeper", "moor_keeper"),
     "conductor": (f"moor-conductor-{CELL}", f"moor_conductor_{CELL}"),
     "compute": (f"moor-compute-{CELL}", ""),
 }

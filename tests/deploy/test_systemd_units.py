@@ -17,6 +17,7 @@ MOOR = Path(sys.executable).with_name("moor")
 INSTANCES = {
     "placement": "1",
     "scheduler": "1",
+    "keeper": "1",
     "nova-scheduler": "1",
     "conductor": "harbour",
     "compute": "harbour",

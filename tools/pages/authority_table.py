@@ -63,7 +63,7 @@ OF_OPERATORS = (
     *(
         type_of(kind)
         for kind in ALL
-        if "operator" in kind.ROUTE.by and {*kind.ROUTE.by} <= {"operator", "scheduler"}
+        if "operator" in kind.ROUTE.by and {*kind.ROUTE.by} <= {"operator", "scheduler", "keeper"}
     ),
     "aggregate.*",
 )
@@ -81,7 +81,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("cell.books.query", "host.books.query"), ("cell",), KEY_CELL),
     Rule(("cell.books.query", "host.books.query"), ("*",), "the rows of that cell; asked by operators only"),
     Rule(OF_OPERATORS, ("*",), ROLE),
-    Rule(("build.rejected", "build.accepted", "host.changed", "node.undeploy_ordered", "providers.changed", "inventory.refused"), ("*",), ROLE),
+    Rule(("build.rejected", "build.accepted", "host.changed", "node.undeploy_ordered", "providers.changed", "inventory.refused", "campaign.changed", "movement.changed"), ("*",), ROLE),
     Rule(("*",), ("cell",), KEY_CELL),
     # Orders of clients.
     Rule(("build.request", "plan.query"), ("*project",), KEY_PROJECT),
@@ -102,7 +102,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("move.request",), ("hosts",), "nothing: a wish, to which all filters apply"),
     Rule(("instance.rebuild", "move.request", "move.end"), ("request_id",), "the last order on the instance's row"),
     Rule(("group.*",), ("id", "id_prefix", "name"), "the project of the group"),
-    Rule(("migration.query", "drain.query", "cell.query", "host.query"), ("host", "name", "cell"), ROLE),
+    Rule(("migration.query", "drain.query", "cell.query", "host.query"), ("host", "name", "cell", "instances", "avoid", "to"), ROLE),
     # Orders to a cell, and inside it.
     Rule(("place", "adopt", "move", "alternates"), ("*share.*",), f"{OF_TREE}, when placement is asked for a share of it"),
     Rule(("console.tell",), ("instance",), "the attempts of this compute's hosts"),

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from bus.workers import metrics as of_workers
 from cell_conductor import handlers as of_conductors
 from ironic_sync import applying as of_daemons
+from keeper import metrics as of_keepers
 from kit import health_server as of_processes
 from kit.metrics import BUCKETS_S, Metric
 from placement_worker.api import service as of_placement_api
@@ -39,6 +40,7 @@ SECTIONS: Sequence[tuple[str, str, Sequence[Metric]]] = (
     ("The whole cloud", OF_CLOUD, of_schedulers.OF_CLOUD),
     ("Schedulers", "", of_schedulers.METRICS),
     ("Conductors", "", of_conductors.METRICS),
+    ("Keepers", "", of_keepers.METRICS),
     ("Bare-metal daemons", "", of_daemons.METRICS),
     ("Every worker", OF_WORKERS, (*of_processes.METRICS, *of_workers.METRICS)),
     ("Placement's HTTP API", "Its buckets begin at 1 ms and end at 10 s.", of_placement_api.METRICS),

@@ -314,6 +314,15 @@ def problem_with(row: InstanceRow | None, order: MoveInstance) -> BuildRejected 
     return refused(order, "instance", order.instance, _why_not_now(row, order))
 
 
+def why_busy(row: InstanceRow, kind: MoveKind) -> str:
+    """Why the instance cannot leave its host now, whatever room there is; empty if it can, by this kind of move or by another one."""
+    told = row.told
+    may_leave = told.state in _BEGIN_IN[kind] or (told.state == ERROR and told.keeps_share)
+    return (
+        "" if may_leave and told.host and not row.move_waits else what_goes_on(told) or f"it is {told.state}"
+    )
+
+
 def is_on(told: InstanceState, name: str) -> bool:
     """Is this the name of the host that the instance is on? A name without a cell means a host of the instance's cell."""
     cell, plain = cell_and_name(name)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from bus.messages.build import InstanceState
+from bus.messages.build import AskInstances, InstancesFound, InstanceState
 from bus.messages.planning import AskDrain, DrainFound
 from bus.messages.projects import CreateGroup
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
@@ -137,6 +137,17 @@ async def test_a_plan_to_drain_says_where_members_go_together_and_the_others_bes
             **dict.fromkeys(group.ids, "h3"),
             instance_of(lone): "h2",
         }
+        # So does one for instances by their ids, which says who leaves together; and where none of them may go.
+        (other,) = [each.id for each in (await setup.ask(AskInstances(host="h2"), InstancesFound)).instances]
+        for avoid, to in (((), "h3"), (("h3",), "")):
+            question = AskDrain(instances=(*group.ids, other), avoid=avoid)
+            planned = await setup.ask(question, DrainFound)
+            assert [(each.id, each.to, each.group) for each in planned.instances] == [
+                *((id_, to, GROUP) for id_ in group.ids),
+                (other, "", None),
+            ]
+        details = (await setup.ask(AskInstances(instances=tuple(group.ids)), InstancesFound)).details
+        assert {(each.group, each.policy) for each in details} == {(GROUP, "affinity")}
         await group.here.move(group.ids[0], with_group=True)
         assert {each.host for each in await group.until_all("active", "confirmed")} == {"h3"}
 

@@ -8,7 +8,7 @@ from msgspec import structs
 from bus import message as headers
 from bus.broker import Delivery, Origin
 from bus.message import API, EVENTS, PLACEMENT, REPLY, Kind, Message, Parcel
-from bus.messages.build import BuildInstance, DeleteInstance, InstancesFound, RebuildInstance
+from bus.messages.build import AskInstances, BuildInstance, DeleteInstance, InstancesFound, RebuildInstance
 from bus.messages.hosts import AskHosts, HostsAlive, HostsFound, HostsReported, SetHost
 from bus.messages.placement import (
     AskSnapshot,
@@ -18,6 +18,8 @@ from bus.messages.placement import (
     ReportInventory,
     SnapshotPage,
 )
+from bus.messages.planning import AskDrain
+from bus.messages.projects import AskGroups
 from bus.queues import DEAD, FEED, Grant
 from bus.topology import destination_of
 from bus.workers.authority import (
@@ -60,6 +62,13 @@ CHANGED = ProvidersChanged(at=LogPosition(term=1, position=1))
 PLACED, REJECTED = (
     next(each for each in EXAMPLES if type(each).__name__ == name)
     for name in ("InstancePlaced", "BuildRejected")
+)
+MOVE, END, ASK_HISTORY, DELETE, SET_BUDGET, CLAIM, MOVEMENT = (
+    next(each for each in EXAMPLES if type(each).__name__ == name)
+    for name in (
+        *("MoveInstance", "EndMove", "AskHistory", "DeleteInstance"),
+        *("SetBudget", "ClaimResources", "MovementChanged"),
+    )
 )
 PAGE = SnapshotPage(providers=(), published=LogPosition(term=1, position=1))
 
@@ -142,6 +151,23 @@ def test_a_key_of_another_type_project_or_cell_is_refused_and_named(message: Mes
         ("moor-placement", CHANGED, True),
         ("moor-scheduler", CHANGED, False),
         ("moor-operator", CHANGED, False),
+        # What an operator's client says of moves and hosts, a keeper may say, for all projects; and no more.
+        *(
+            ("moor-keeper", each, True)
+            for each in (MOVE, END, SetHost(host="h1", mode="draining"), AskHosts())
+        ),
+        *(("moor-keeper", each, True) for each in (AskInstances(), AskDrain(), AskGroups(), ASK_HISTORY)),
+        ("moor-keeper", structs.replace(MOVE, project="shop"), True),
+        *(
+            ("moor-keeper", each, False)
+            for each in (BUILD, REBUILD, DELETE, SET_BUDGET, CLAIM, AskSnapshot())
+        ),
+        ("moor-keeper", MOVEMENT, True),
+        ("moor-scheduler", MOVEMENT, False),
+        ("moor-operator", SET_BUDGET, True),
+        ("moor-app-shop", SET_BUDGET, False),
+        ("moor-scheduler", MOVE, False),
+        ("moor-conductor-c1", MOVE, False),
     ],
 )
 def test_a_message_counts_if_the_table_allows_it_to_the_senders_role(

@@ -90,6 +90,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
             "moor-app-shop for x for moor-operator",
         ),
         (SetHost(host="h1", mode="down", for_user="ann"), "", "for ann"),
+        (SetHost(host="h1", mode="down", for_user="ann"), "moor-keeper", "moor-keeper for ann"),
     ],
 )
 def test_an_order_is_by_its_verified_sender_and_then_by_the_person_that_it_names(

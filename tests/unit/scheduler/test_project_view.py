@@ -10,6 +10,7 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import (
+    AskInstances,
     AttemptFailed,
     BuildRejected,
     CellHeard,
@@ -47,8 +48,10 @@ from engine.refusals import (
 from ironic_sync.core.deploying import Fail, Seen, next_step
 from ironic_sync.core.node import Node
 from ironic_sync.core.offers import against_maintenance
+from scheduler_worker.applications import Applications
 from scheduler_worker.core.project_view import in_public, seen_by_project
 from tests.unit.ironic.deploys import OURS, a_deploy
+from tests.unit.scheduler.lone_scheduler import LoneScheduler, an_ask
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 ID, REQUEST, HOST_ID = InstanceId(UUID(int=1)), RequestId(UUID(int=2)), ProviderId(UUID(int=77))
@@ -259,3 +262,24 @@ def test_a_failed_build_begins_with_its_cause_and_not_with_what_an_operator_has_
     assert [secret for secret in ("disk swap", "by ann", "at noon") if secret in written] == []
     assert isinstance(told, InstanceActive)
     assert told.instance.reason == told.instance.failures[0].reason == cause.partition(":")[0]
+
+
+@pytest.mark.parametrize(
+    ("sender", "for_member", "is_projects"),
+    [
+        ("moor-operator", False, False),
+        ("moor-keeper", False, False),
+        ("moor-app-local", False, False),
+        ("moor-app-shop", False, True),
+        ("moor-operator", True, True),
+    ],
+)
+def test_only_answers_for_projects_are_such_as_a_project_sees(
+    sender: str, *, for_member: bool, is_projects: bool
+) -> None:
+    lone = LoneScheduler()
+    applications = Applications(
+        lone.store, lone.station.publisher, 60, lambda: NOW, is_host=lone.picture.is_host
+    )
+    ask = structs.replace(an_ask(AskInstances(for_member=for_member)), sender=sender)
+    assert applications.is_for_project(ask) is is_projects

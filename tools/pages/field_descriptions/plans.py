@@ -70,11 +70,17 @@ PLANS: dict[str, dict[str, str]] = {
         "reason": "why, with the numbers",
         "flavor": "if the request accepts several: the first flavor for which the host qualifies, or else the best one",
     },
-    "AskDrain": {"host": "the host's name"},
+    "AskDrain": {
+        "host": "the host's name; needed unless there are `instances`",
+        "instances": "plan these, of whatever hosts, in place of all of the host",
+        "avoid": "hosts to which none of them goes",
+        "to": "the only hosts to which they go; empty: any",
+        "evacuate": "true: the hosts of `instances` are down",
+    },
     "DrainFound": {
-        "host": "its name",
+        "host": "as it was asked",
         "fit": "how many of the instances would fit elsewhere",
-        "instances": "the instances, in the order of their ids; each takes its room from those after it",
+        "instances": "the instances, in the order in which they were asked, or of their ids; each takes its room from those after it",
         "more": "true: the host has more than these",
     },
     "DrainedInstance": {
@@ -83,7 +89,8 @@ PLANS: dict[str, dict[str, str]] = {
         "project": "its project",
         "to": "the host on which it would fit; empty if there is none",
         "cell": "the cell of that host, which is the instance's own",
-        "reason": "why it fits nowhere, or why that is not known",
+        "reason": "why it fits nowhere, or why that is not known; `busy: ` and why it cannot move now",
+        "group": "the affinity group with whose members it leaves; null: it leaves alone",
     },
     "AskExplanation": {
         "request_id": "the request. It or `instance` must be given",

@@ -82,6 +82,8 @@ REQUESTS: dict[str, dict[str, str]] = {
         "deadline_s": "seconds until an unfinished build ends in error; 1 to 86400. Left out: 600, or 7200 if the instance may "
         "get a bare-metal node. With `wait` they begin when a host is chosen",
         "wait": "wait while no host has room. Left out: the instance ends in error at once",
+        "priority": "from -1000 to 1000: those with a higher one are moved first when hosts are emptied, and get room first if they wait for it. "
+        "0: that of the flavor (`moor:priority`), or none",
         "flavor_names": "names of stored flavors (`flavor.create`), the best first, in place of `flavor` and `alternatives`",
         "image_name": "the name of a stored image (`image.create`), in place of `image`; its properties count, too. See [scheduling.md](scheduling.md#images-by-name)",
         "alternatives": "further flavors that will do, the best first; with `flavor` at most 8. See [scheduling.md](scheduling.md#alternatives)",
@@ -311,6 +313,9 @@ REQUESTS: dict[str, dict[str, str]] = {
         "placed_at": "when a host was chosen for its boot",
         "move_placed_at": "when a host was chosen for its last move",
         "image": "the name of the stored image that its request named; empty if none, or if it was rebuilt since",
+        "priority": "that of its request, or else of its flavor; 0 if neither says one",
+        "group": "its server group; null: it is in none",
+        "policy": "that group's policy",
     },
     "Size": {
         "flavor": "the flavor's name; empty if it has none",
