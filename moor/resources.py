@@ -686,9 +686,9 @@ def _facts_of_work(work: Work) -> Iterator[tuple[str, str]]:
         yield "hook", f"{escape(work.hook)}, at most {work.hook_s:,} s; heard again within {work.whole_s:,} s"
     elif work.kind == "drain":
         yield "then", work.then
-    yield "at once", f"{work.at_once:,} hosts, {work.guests_at_once:,} guests"
-    yield "first", f"{work.canary:,} hosts" if work.canary else ""
-    yield "stops", f"when {work.failures_max:,} hosts have failed"
+    yield "at once", f"hosts {work.at_once:,}, guests {work.guests_at_once:,}"
+    yield "canary", f"{work.canary:,}" if work.canary else ""
+    yield "failures", f"stops at {work.failures_max:,}"
     yield "to", escape(", ".join(work.to))
     yield "waits", f"at most {work.wait_s:,} s for room" if work.wait_s else ""
     yield "reason", escape(work.reason)

@@ -80,9 +80,13 @@ class Emptied(Struct, frozen=True):
     seconds: float
 
 
-def _why_there(movement: Movement) -> str:
-    is_under_way = movement.life in ("granted", "moving")
-    return movement.reason or ("its move goes on" if is_under_way else "its turn did not come")
+def _why_there(movement: Movement, state: InstanceState) -> str:
+    if movement.life not in ("granted", "moving"):
+        return movement.reason or "its turn did not come"
+    if state.waiting is not None:
+        until = f"{state.waiting.until:%Y-%m-%d %H:%M:%S %Z}"
+        return f"its move waits for room until {until}: {state.waiting.reason}"
+    return "its move goes on"
 
 
 class KeepingCalls(HostCalls):
@@ -248,10 +252,12 @@ class KeepingCalls(HostCalls):
     ) -> Emptied:
         began_s = time.monotonic()
         campaign = (await self.start_campaign(work, for_user=for_user)).id
+        told: list[CampaignHost] = []
 
         def tell_host(found: CampaignDetails) -> None:
-            for each in found.hosts:
-                tell(each)
+            if found.hosts != tuple(told[-1:]):
+                told.extend(found.hosts)
+                tell(told[-1])
 
         with suppress(NotInTime):
             await self.follow_campaign(campaign, timeout_s=timeout_s, tell=tell_host, stop=stop)
@@ -276,7 +282,11 @@ class KeepingCalls(HostCalls):
         return Emptied(
             host_in_cell(host.cell, host.host),
             tuple(each for each in states if each.id not in there),
-            tuple(Stayed(id_, each.name, _why_there(each)) for id_, each in stays.items() if id_ in there),
+            tuple(
+                Stayed(each.id, each.name, _why_there(stays[each.id], each))
+                for each in states
+                if each.id in there
+            ),
             time.monotonic() - began_s,
         )
 

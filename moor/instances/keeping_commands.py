@@ -188,10 +188,10 @@ def _progress_of(found: CampaignDetails) -> RenderableType:
 
 
 def _end(campaign: CampaignState) -> None:
-    """End the command with an error unless the campaign is done."""
+    """End the command with an error unless the campaign is done, with all its hosts."""
     if campaign.life in ("running", "paused"):
         fail(f"campaign {campaign.name} goes on: `moor campaign show {campaign.name}` shows it", NOT_IN_TIME)
-    if campaign.life != "done":
+    if campaign.life != "done" or campaign.reason:
         fail(f"campaign {campaign.name} is {campaign.life}: {campaign.reason}")
 
 
