@@ -56,10 +56,6 @@ class CampaignDetails(Struct, frozen=True):
     campaign: CampaignState
     hosts: tuple[CampaignHost, ...]
 
-    @property
-    def goes_on(self) -> bool:
-        return goes_on(self.campaign)
-
 
 def goes_on(campaign: CampaignState) -> bool:
     return campaign.life in ("running", "paused")
@@ -171,7 +167,7 @@ class KeepingCalls(HostCalls):
             if found != told:
                 tell(found)
                 told = found
-            if not found.goes_on or stop.is_set():
+            if not goes_on(found.campaign) or stop.is_set():
                 return found
             passed_s = loop.time() - began_s
             if timeout_s is not None and passed_s >= timeout_s:
@@ -262,7 +258,7 @@ class KeepingCalls(HostCalls):
         with suppress(NotInTime):
             await self.follow_campaign(campaign, timeout_s=timeout_s, tell=tell_host, stop=stop)
         found = await self.show_campaign(campaign)
-        if found.goes_on:
+        if goes_on(found.campaign):
             await self.cancel_campaign(campaign, for_user=for_user)
         movements = await self.list_movements(campaign=str(campaign), ended=True)
         (host,) = found.hosts

@@ -102,14 +102,11 @@ class JobList:
         if job.task is not None:
             await asyncio.wait((job.task,), timeout=SOON_S)
 
-    async def stop(self, job: DashboardJob) -> None:
-        if job.task is not None and job.goes_on:
-            job.task.cancel()
-            await asyncio.wait((job.task,))
-
     async def close(self) -> None:
         for each in self._jobs.values():
-            await self.stop(each)
+            if each.task is not None and each.goes_on:
+                each.task.cancel()
+                await asyncio.wait((each.task,))
 
 
 async def _run(job: DashboardJob, work: Callable[[], Awaitable[None]]) -> None:
@@ -119,7 +116,7 @@ async def _run(job: DashboardJob, work: Callable[[], Awaitable[None]]) -> None:
         job.state = "done"
     except asyncio.CancelledError:
         job.state = "stopped"
-        job.said.append("It was stopped. Nothing more is ordered; what was ordered before goes on.")
+        job.said.append("The dashboard has ended; what was ordered before goes on.")
     except (ClientError, Failure, ConnectionLost, Refusal, PageRefused) as problem:
         job.state = "failed"
         job.said.append(str(problem))
@@ -603,23 +600,12 @@ class Actions(PageRenderer):
         return order
 
     async def job(self, request: Request, reader: Reader) -> Response:
-        job = self._job(request, reader)
-        status = HTTPStatus.CONFLICT if job.state == "failed" else HTTPStatus.OK
-        stops = reader.name == job.by or reader.operates
-        return self._page(request, reader, "job.html", status, job=job, stops=stops)
-
-    async def stop(self, request: Request, reader: Reader) -> Response:
-        await self.access.form(request)
-        job = self._job(request, reader)
-        await self.jobs.stop(job)
-        return _to_job(job.id)
-
-    def _job(self, request: Request, reader: Reader) -> DashboardJob:
-        """The job, if this reader may see it: it is theirs, or they are an administrator."""
+        """What became of an order: for the user who has sent it, and for administrators."""
         job = self.jobs.find(str(request.path_params["id"]))
         if job is None or not (reader.is_admin or (job.by, job.project) == (reader.name, reader.project)):
             raise FormRefused(HTTPStatus.NOT_FOUND, "There is no such order, or it is forgotten by now.")
-        return job
+        status = HTTPStatus.CONFLICT if job.state == "failed" else HTTPStatus.OK
+        return self._page(request, reader, "job.html", status, job=job)
 
 
 def _to_job(id_: str) -> Response:

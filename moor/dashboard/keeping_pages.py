@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 
 from engine.places import domain_of, is_within
 from moor.client import FILL_PARTS, CampaignDetails, CampaignHost, Client, Movement
+from moor.client.keeping import goes_on
 from moor.dashboard.rendering import (
     PAGE,
     HtmlTable,
@@ -114,7 +115,7 @@ class KeepingPages(PageRenderer):
         if not is_number(begin):
             raise PageRefused(f"skip is {begin!r}: it is no number of hosts.")
         end = int(begin) + PAGE
-        goes_on, given_up = await self._movements(found), await self._given_up(found)
+        going = await self._moor.list_movements(campaign=str(found.campaign.id)).first(PAGE)
         return self.thing(
             request,
             reader,
@@ -122,8 +123,8 @@ class KeepingPages(PageRenderer):
             CAMPAIGN.facts(found.campaign),
             [
                 ("Its hosts", _hosts(found.hosts[int(begin) : end], "no more hosts")),
-                ("What goes on", _moving(goes_on)),
-                ("What was given up", _moving(given_up)),
+                ("What goes on", _moving(going)),
+                ("What was given up", _moving(await self._given_up(found))),
             ],
             orders=_orders_of(found) if reader.operates else (),
             links=(
@@ -165,9 +166,6 @@ class KeepingPages(PageRenderer):
             "cloud": await self._domains(),
         }
 
-    async def _movements(self, found: CampaignDetails) -> list[Movement]:
-        return await self._moor.list_movements(campaign=str(found.campaign.id)).first(PAGE)
-
     async def _given_up(self, found: CampaignDetails) -> list[Movement]:
         if not found.campaign.movements.get("given_up"):
             return []
@@ -197,4 +195,8 @@ def _moving(movements: Sequence[Movement]) -> HtmlTable:
 def _orders_of(found: CampaignDetails) -> list[tuple[str, str]]:
     orders = {"resume": "Resume it"} if found.campaign.life == "paused" else {"pause": "Pause it"}
     named = f"/orders/campaign?campaign={found.campaign.id}&to="
-    return [(named + to, words) for to, words in {**orders, "cancel": "Cancel it"}.items() if found.goes_on]
+    return [
+        (named + to, words)
+        for to, words in {**orders, "cancel": "Cancel it"}.items()
+        if goes_on(found.campaign)
+    ]

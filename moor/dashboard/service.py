@@ -116,7 +116,6 @@ def dashboard_app(
         route("/orders/{what}", actions.confirm, for_all=True),
         route("/orders/{what}", actions.send, for_all=True, method="POST"),
         route("/jobs/{id:uuid}", actions.job, for_all=True),
-        route("/jobs/{id:uuid}/stop", actions.stop, for_all=True, method="POST"),
         door("/login", actions.login_page, "GET"),
         door("/login", actions.log_in, "POST"),
         door("/logout", actions.log_out, "POST"),

@@ -159,10 +159,6 @@ const AGAIN_MS = 1500;
 async function lookAgain() {
   const job = document.getElementById("job");
   if (!job || !("goesOn" in job.dataset)) {
-    const stop = document.getElementById("stop");
-    if (job && stop) {
-      stop.remove();
-    }
     return;
   }
   try {
