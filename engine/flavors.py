@@ -22,6 +22,7 @@ from engine.inventories import (
     Trait,
     Value,
 )
+from engine.places import Place
 from engine.refusals import NoValidHost
 
 RequestId = NewType("RequestId", UUID)
@@ -215,6 +216,8 @@ class InstanceRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     flavor_names: Annotated[tuple[Label, ...], Meta(max_length=100)] = ()
     # The name of a stored image, in place of `image`.
     image_name: Label = ""
+    # Only hosts in this domain.
+    place: Place = ""
 
 
 class RequestProblem(Struct, frozen=True):

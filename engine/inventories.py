@@ -13,6 +13,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, Struct
 
+from engine.places import PLACE_LEVELS_MAX, Place
+
 CellName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}\Z")]
 
 # Part of a routing key, in which `-` stands for no project.
@@ -90,7 +92,8 @@ class ProviderState(Value, frozen=True):
     provider's tree, stored on the root and repeated on each provider of the tree. `consumers` counts the consumers that
     hold resources and whose claims named this provider as their host.
 
-    `made_by_name`: it was written by name, and no report has named its inventories: no report removes it.
+    `made_by_name`: it was written by name, and no report has named its inventories: no report removes it. `place` says where
+    a root provider is (places.py).
     """
 
     internal: Integer
@@ -107,6 +110,7 @@ class ProviderState(Value, frozen=True):
     aggregates: tuple[AggregateId, ...] = ()
     consumers: Integer = 0
     made_by_name: bool = False
+    place: str = ""
 
 
 class ProviderUsage(Value, frozen=True):
@@ -126,8 +130,8 @@ class ProviderUsage(Value, frozen=True):
 class ReportedProvider(Value, frozen=True):
     """One provider as its reporter sees it, with exactly these inventories, traits and aggregates.
 
-    A field that is None is not the reporter's: the provider keeps what it has. Traits that an operator set are kept too. The
-    provider is added to the aggregates in `joins`, and keeps all others that it is in.
+    A field that is None is not the reporter's: the provider keeps what it has. Traits that an operator set are kept too, and so
+    is a place. The provider is added to the aggregates in `joins`, and keeps all others that it is in. Only a root has a place.
     """
 
     id: ProviderId
@@ -137,17 +141,20 @@ class ReportedProvider(Value, frozen=True):
     traits: Annotated[tuple[Trait, ...], Meta(max_length=400)] | None = None
     aggregates: Annotated[tuple[AggregateId, ...], Meta(max_length=400)] | None = None
     joins: Annotated[tuple[AggregateId, ...], Meta(max_length=400)] = ()
+    place: Place | None = None
 
 
 _encode = msgspec.json.Encoder().encode
 
 
 def tree_fingerprint(tree: Iterable[ProviderState]) -> str:
-    """A hash of the tree's providers, their parents, traits and aggregates. Inventories are left out: placement itself
-    checks whether a share still fits.
+    """A hash of the tree's providers, their parents, traits and aggregates, and of its place if it has one. Inventories are left out:
+    placement itself checks whether a share still fits.
     """
-    parts = sorted((state.id, state.parent, state.traits, state.aggregates) for state in tree)
-    return hashlib.blake2b(_encode(parts), digest_size=8).hexdigest()
+    states = [*tree]
+    parts = sorted((state.id, state.parent, state.traits, state.aggregates) for state in states)
+    place = next((state.place for state in states if state.place and state.parent is None), "")
+    return hashlib.blake2b(_encode((parts, place) if place else parts), digest_size=8).hexdigest()
 
 
 # The limit on the number of instances stands among those on resource classes, whose names are in capitals.
@@ -182,12 +189,48 @@ class ShapeSeen(Value, frozen=True, array_like=True):
 GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
 
 
+class PlaceRule(Value, frozen=True):
+    """How the members of a server group are placed in the domains of one level (places.py).
+
+    With `anti-affinity` a domain has at most `max_members` members, with `affinity` one domain has them all; a host without a domain of
+    this level gets none. The soft policies only prefer the domains with the fewest members, or with the most.
+    """
+
+    level: Annotated[int, Meta(ge=1, le=PLACE_LEVELS_MAX)]
+    policy: GroupPolicy
+    max_members: Positive = 1
+
+
+RULES_MAX = 4
+PlaceRules = Annotated[tuple[PlaceRule, ...], Meta(max_length=RULES_MAX)]
+
+
 class ServerGroup(Value, frozen=True):
-    """The server group of a consumer. Its policy says whether members are kept apart or together."""
+    """The server group of a consumer. Its policy says whether members are kept apart or together on hosts; its `rules` say
+    the same of domains.
+    """
 
     id: GroupId
     policy: GroupPolicy
     max_per_host: Positive = 1
+    rules: PlaceRules = ()
+
+    @property
+    def hard_rules(self) -> tuple[PlaceRule, ...]:
+        return tuple([rule for rule in self.rules if rule.policy in HARD_POLICIES])
+
+
+HARD_POLICIES = ("affinity", "anti-affinity")
+_rules = msgspec.json.Decoder(tuple[PlaceRule, ...]).decode
+
+
+def rules_in(text: str | None) -> tuple[PlaceRule, ...]:
+    """The rules of a group as rows store them; rows of release 0.1.0 have none."""
+    return _rules(text) if text else ()
+
+
+def rules_as_text(rules: Sequence[PlaceRule]) -> str | None:
+    return _encode(rules).decode() if rules else None
 
 
 class ShapeRoom(Value, frozen=True):

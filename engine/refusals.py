@@ -10,6 +10,7 @@ from engine.inventories import (
     Integer,
     Label,
     Natural,
+    PlaceRule,
     ProviderId,
     ProviderState,
     ResourceClass,
@@ -73,6 +74,9 @@ class GroupRefused(Variant, frozen=True, tag="group_refused"):
 
     These members are on `host`: with anti-affinity it is the host that was asked for, with affinity another one.
     `members` are the first ten of them, and `count` says how many there are.
+
+    If a rule of the group forbids the host, `rule` is that, and the members are in `domain`. If the host has no domain of the rule's
+    level, `domain` is empty, and no members are named.
     """
 
     group: GroupId
@@ -81,6 +85,21 @@ class GroupRefused(Variant, frozen=True, tag="group_refused"):
     members: tuple[ConsumerId, ...]
     count: Integer
     max_per_host: Integer = 1
+    rule: PlaceRule | None = None
+    domain: Label = ""
+
+
+def rule_in_words(rule: PlaceRule) -> str:
+    most = f", at most {rule.max_members}" if rule.policy == "anti-affinity" else ""
+    return f"{rule.policy} in domains of level {rule.level}{most}"
+
+
+def why_no_member(group: GroupId, rule: PlaceRule, domain: str, members: int) -> str:
+    """Why a rule of a server group lets no further member into a domain, which is empty if the host is in none of its level."""
+    said = f"server group {group} ({rule_in_words(rule)})"
+    if not domain:
+        return f"{said}: the host's place has no such domain"
+    return f"{said} has {members} members in {domain}"
 
 
 class OverLimit(Value, frozen=True):

@@ -83,6 +83,12 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
             description="What a daemon does with a node whose provider something else keeps in placement: leave it alone, or take it over."
         ),
     ] = "leave"
+    place_property: Annotated[
+        str,
+        Meta(
+            description="The property of a node in Ironic that says where it is, such as dc1/hall2/row7/rack3; what an operator sets here counts before it. Empty: none does."
+        ),
+    ] = "place"
     deleted_kept_s: Annotated[
         Seconds,
         Meta(

@@ -56,7 +56,12 @@ def ironic_parts(
     own brokers; the caller closes them.
     """
     chance = station.chance
-    policy = NodePolicy(cells=cells, standard_traits=STANDARD_TRAITS, can_read=api is not None)
+    policy = NodePolicy(
+        cells=cells,
+        standard_traits=STANDARD_TRAITS,
+        can_read=api is not None,
+        place_property=rules.place_property,
+    )
     apart = in_cells or {}
     at = _stations_of(cells, station, apart)
     # Any of the cells' queues will do: each daemon reads all. Without a cell there is nothing to deploy.

@@ -81,14 +81,16 @@ class Hosts:
             return rejected(
                 "work.hosts", len(found), f"a campaign is over at most {CAMPAIGN_HOSTS_MAX} hosts"
             )
-        if work.kind == "evacuate" and (up := [each for each in found if each.up]):
-            return rejected("work.hosts", up[0].name, "it is up, so nothing is evacuated: set it down first")
+        wrong = next((each for each in found if each.up is (work.kind == "evacuate")), None)
+        if wrong is not None:
+            why = "is up, so nothing is evacuated: set it down first" if wrong.up else "is down: evacuate it"
+            return rejected("work.hosts", host_in_cell(wrong.cell, wrong.name), f"host {wrong.name} {why}")
         found.sort(key=lambda each: (each.instances, each.cell, each.name))
         return [CampaignHost(id=each.id, host=each.name, cell=each.cell, place=each.place) for each in found]
 
     async def _chosen(self, work: Work) -> list[HostState]:
-        is_up = False if work.kind == "evacuate" else None
-        question = AskHosts(cell=work.cell, mode=work.mode, up=is_up, limit=HOSTS_PAGE)
+        is_up = work.kind != "evacuate"
+        question = AskHosts(cell=work.cell, mode=work.mode, kind="hypervisor", up=is_up, limit=HOSTS_PAGE)
         found: list[HostState] = []
         while True:
             (page,) = await asked(self._ask_all, (question,), HostsFound)

@@ -57,6 +57,10 @@ class Hooks:
             return f"the keepers' folder of hooks has no such program: there are {', '.join(known) or 'none'}"
         return ""
 
+    def runs(self, campaign: CampaignState, host: CampaignHost) -> bool:
+        """Does the hook of this host run here, or has it just ended?"""
+        return (campaign.id, host.id) in {*self._keys, *self._ended}
+
     def result(self, campaign: CampaignState, host: CampaignHost) -> str | None:
         """How the hook of this host has ended: empty if well. None while it runs; it is started if it does not."""
         key = campaign.id, host.id

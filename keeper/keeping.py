@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
@@ -64,7 +65,7 @@ from keeper.hooks import Hooks
 from keeper.metrics import CAMPAIGNS, MOVEMENTS
 from keeper.settings import KeeperPace, KeeperSettings
 from keeper.store_sql import KeeperStore, KeeperTransaction
-from kit.errors import WrongAnswer
+from kit.errors import Operational, WrongAnswer
 from kit.metrics import Readings
 from kit.parts import Periodic, batches_of
 
@@ -131,12 +132,14 @@ class Keeper:
         async with self._hooks, asyncio.TaskGroup() as tasks:
             for part in self.parts:
                 tasks.create_task(part.run())
+        # So that others need not wait for the end of its leases.
+        with suppress(Operational):
+            async with self._store.transaction() as transaction:
+                await transaction.let_go(self._id)
 
     async def stop(self) -> None:
         for part in self.parts:
             await part.stop()
-        async with self._store.transaction() as transaction:
-            await transaction.let_go(self._id)
 
     @property
     def readings(self) -> Readings:
@@ -184,11 +187,20 @@ class Keeper:
         await self._change(ended, lambda each: after_look(each, told.get(each.instance), now))
 
     async def _instances(self, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceState]:
+        told: dict[InstanceId, InstanceState] = {}
         questions = [
             AskInstances(instances=tuple(some), limit=ASKED_MAX) for some in batches_of(ids, ASKED_MAX)
         ]
-        found = await asked(self._ask_all, questions, InstancesFound)
-        return {each.id: each for page in found for each in page.instances}
+        while questions:
+            found = await asked(self._ask_all, questions, InstancesFound)
+            told |= {each.id: each for page in found for each in page.instances}
+            # A page ends where a message has no room for more.
+            questions = [
+                structs.replace(question, after=page.next)
+                for question, page in zip(questions, found, strict=True)
+                if page.next is not None
+            ]
+        return told
 
     async def _change(
         self, seen: Sequence[Movement], after: Callable[[Movement], Movement]
@@ -297,19 +309,20 @@ class Keeper:
         now = self._clock()
         known = await self._store.movements_of(campaign.id, (*OPEN, "done", "given_up"), host.host)
         known = [each for each in known if each.cell == host.cell]
-        is_over = not any(each.life in OPEN for each in known)
+        is_over, has_others = not any(each.life in OPEN for each in known), False
         key = campaign.id, str(host.id)
         if is_over or self._listed.get(key, now) <= now:
             self._listed[key] = now + timedelta(seconds=self._pace.list_s)
             guests, details = await self._guests_on(host)
             known = await self._plan_guests(campaign, host, guests, details, known)
+            has_others = bool({each.id for each in guests} - {each.instance for each in known})
         lives = Counter(each.life for each in known)
         stays = [each.reason for each in known if each.life == "given_up"]
         left = sum(lives[each] for each in OPEN)
         seen = structs.replace(
             host, left=left, moved=lives["done"], stay=len(stays), reason=stays[0] if stays else ""
         )
-        if left or not is_over:
+        if left or not is_over or (has_others and campaign.life not in ("running", "paused")):
             return seen
         after = emptied(seen, campaign.work, now)
         is_to_be_down = campaign.work.kind == "drain" and campaign.work.then == "down"
@@ -369,10 +382,16 @@ class Keeper:
         ]
 
     async def _after_hook(self, campaign: CampaignState, host: CampaignHost) -> CampaignHost:
+        now = self._clock()
+        if not self._hooks.runs(campaign, host) and campaign.life != "running":
+            return (
+                host
+                if campaign.life == "paused"
+                else staged(host, "skipped", now, f"its campaign is {campaign.life}")
+            )
         why = self._hooks.result(campaign, host)
         if why is None:
             return host
-        now = self._clock()
         return staged(host, "failed", now, why) if why else staged(host, "returning", now)
 
     async def _after_return(self, campaign: CampaignState, host: CampaignHost) -> CampaignHost:
@@ -400,7 +419,7 @@ class Keeper:
             return 0
         seen = await self._planned(campaign, chosen, is_alone=not going)
         alive = await self._alive({each.group for unit in seen for each in unit if each.group})
-        granted, waits = await self._decided(campaign, seen, alive)
+        granted, waits = await self._decided(campaign, chosen, seen, alive)
         self._rest(each for unit in seen for each in unit if each.id in waits)
         self._seen["granted",] += len(granted)
         return len(granted)
@@ -444,10 +463,17 @@ class Keeper:
         ]
 
     async def _decided(
-        self, campaign: CampaignState, seen: Sequence[Sequence[Movement]], alive: Mapping[GroupId, int]
+        self,
+        campaign: CampaignState,
+        planned: Sequence[Sequence[Movement]],
+        seen: Sequence[Sequence[Movement]],
+        alive: Mapping[GroupId, int],
     ) -> tuple[Sequence[Movement], Mapping[MovementId, str]]:
-        """Have those of these units granted that budgets allow, in one transaction. Returns what was granted, and why the rest waits."""
+        """Have those of these units granted that budgets allow, in one transaction. `planned` are their rows as they were when hosts were
+        sought for them. Returns what was granted, and why the rest waits.
+        """
         now = self._clock()
+        was = {each.id: each for unit in planned for each in unit}
         async with self._store.transaction() as transaction:
             await transaction.lock_ledger()
             current = await transaction.lock_campaign(campaign.id)
@@ -457,14 +483,8 @@ class Keeper:
                 each.id: each
                 for each in await transaction.lock_movements([one.id for unit in seen for one in unit])
             }
-            units = [
-                [
-                    each
-                    for each in unit
-                    if (row := rows.get(each.id)) and row.life == "planned" and row.request_id is None
-                ]
-                for unit in seen
-            ]
+            # What another keeper has changed since is planned anew.
+            units = [[each for each in unit if rows.get(each.id) == was[each.id]] for unit in seen]
             may_begin = [
                 unit for unit in units if unit and all(_may_begin(each, campaign, now) for each in unit)
             ]

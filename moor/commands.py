@@ -208,7 +208,7 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
         OPERATING,
         "moor.instances.hosts_command",
         "app",
-        "Hosts: list, capabilities, show, set, drain, delete.",
+        "Hosts: list, capabilities, show, set, place, drain, delete.",
     ),
     "cell": (
         OPERATING,

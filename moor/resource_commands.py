@@ -92,6 +92,10 @@ FILTERS: Mapping[str, tuple[Any, Flag]] = {
     ),
     "flavor": (str, option(help="Only instances with this flavor.", completes=completes(FLAVOR))),
     "image": (str, option(help="Only instances from this stored image.", completes=completes(IMAGE))),
+    "place": (
+        str,
+        option(metavar="DOMAIN", help="Only hosts in this domain, such as dc1/hall2."),
+    ),
     "mode": (HostMode | None, option(help="Only hosts that are set so.", show_default=False)),
     "up": (
         bool | None,

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from engine.inventories import INTEGER_MAX, capacity_of
+from engine.refusals import rule_in_words
 from moor.client import (
     AggregateState,
     BudgetState,
@@ -204,9 +205,8 @@ PROFILE = ResourceKind[DeviceProfile](
 
 
 def _policy(group: GroupState) -> str:
-    if group.policy != "anti-affinity" or group.max_per_host == 1:
-        return group.policy
-    return f"{group.policy}, at most {group.max_per_host} on a host"
+    most = f", at most {group.max_per_host} on a host" if group.max_per_host > 1 else ""
+    return "; ".join((f"{group.policy}{most}", *map(rule_in_words, group.rules)))
 
 
 GROUP = ResourceKind[GroupState](
@@ -359,7 +359,7 @@ HOST = ResourceKind[HostShown](
     word="host",
     command="host",
     list=Client.list_hosts,
-    filters=("cell", "mode", "up", "kind"),
+    filters=("cell", "place", "mode", "up", "kind"),
     of_page=hosts_in,
     show=_host_shown,
     path="/hosts",
@@ -370,6 +370,7 @@ HOST = ResourceKind[HostShown](
             "kind": lambda each: kind_of_host(each.host),
             "cell": lambda each: each.host.cell,
             "zone": lambda each: each.host.availability_zone,
+            "place": lambda each: each.host.place,
             "state": lambda each: styled(host_state(each.host)),
             "instances": lambda each: f"{each.host.instances:,}",
             "building": lambda each: str(each.host.io_ops or ""),

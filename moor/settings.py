@@ -76,6 +76,18 @@ class GeneralSettings(Addresses, frozen=True, kw_only=True):
             "vcpus=64,numa_nodes=2,pcpus=16,pages=2048:8192,device=pci:10de:20b0."
         ),
     ] = ""
+    compute_place: Annotated[
+        str,
+        Meta(
+            description="Where simulated hosts are: dc1/row{80}/rack{20} has a new rack after each 20 hosts, and a new row after each 80."
+        ),
+    ] = ""
+    place_levels: Annotated[
+        str,
+        Meta(
+            description="What the levels of places are called, the largest first: a name for each, with commas."
+        ),
+    ] = "dc,hall,row,rack"
     nova_api_db: Annotated[
         str,
         Meta(

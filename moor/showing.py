@@ -359,6 +359,7 @@ def facts_of_host(host: HostState) -> tuple[tuple[str, str], ...]:
         ("cell", host.cell),
         ("name", f"hosts of cells {', '.join(host.also_in)} have it too" if host.also_in else ""),
         ("zone", escape(host.availability_zone)),
+        ("place", host.place),
         ("projects", escape(", ".join(host.projects))),
         ("state", host_state(host)),
         ("reason", escape(host.setting.reason)),

@@ -43,6 +43,7 @@ from bus.messages.books import (
     SetAggregates,
     SetAllocations,
     SetInventories,
+    SetPlaces,
     SetQuota,
     SetTraits,
     UpdateProvider,
@@ -151,6 +152,7 @@ _OF_PROVIDERS: tuple[type[Message], ...] = (
     DropInventory,
     SetTraits,
     SetAggregates,
+    SetPlaces,
 )
 _OF_ALLOCATIONS: tuple[type[Message], ...] = (SetAllocations, DeleteAllocations)
 _OF_NAMES: tuple[type[Message], ...] = (CreateTrait, DeleteTrait, CreateClass, RenameClass, DeleteClass)

@@ -147,6 +147,16 @@ provider_traits = Table(
     sqlite_with_rowid=False,
 )
 
+# Of root providers: the reported place, and the one that an operator has set, which counts before it.
+provider_places = Table(
+    "provider_places",
+    metadata,
+    Column("provider_id", InternalId, ForeignKey(providers.c.id), primary_key=True),
+    Column("set_by_operator", Boolean, primary_key=True),
+    Column("place", String(255), primary_key=True),
+    sqlite_with_rowid=False,
+)
+
 provider_aggregates = Table(
     "provider_aggregates",
     metadata,
@@ -163,6 +173,8 @@ server_groups = Table(
     Column("max_per_host", Integer, nullable=False),
     # Empty: of all projects. NULL: the API level has not claimed for a member yet.
     Column("project_id", String(255)),
+    # As JSON; NULL: none.
+    Column("rules", Text),
 )
 
 # A row outlives its consumer's holdings, until it is pruned. It may also outlive its host and group, so it has their public

@@ -25,7 +25,9 @@ def group_order_handlers(clock: Callable[[], datetime], records_max: int) -> Han
     async def create(order: CreateGroup, transaction: OutboxTransaction) -> Message:
         store = await transaction.begun()
         wanted = KnownGroup(
-            definition=ServerGroup(id=order.id, policy=order.policy, max_per_host=order.max_per_host),
+            definition=ServerGroup(
+                id=order.id, policy=order.policy, max_per_host=order.max_per_host, rules=order.rules
+            ),
             name=order.name,
             project=order.project,
         )
@@ -97,6 +99,7 @@ def _state(group: KnownGroup) -> GroupState:
         id=definition.id,
         policy=definition.policy,
         max_per_host=definition.max_per_host,
+        rules=definition.rules,
         name=group.name,
         project=group.project,
     )
@@ -109,6 +112,19 @@ def _wrong_group(order: CreateGroup) -> BuildRejected | None:
             order.max_per_host,
             f"only anti-affinity reads it, and the policy is {order.policy}",
         )
+    for number, rule in enumerate(order.rules):
+        if rule.max_members > 1 and rule.policy != "anti-affinity":
+            return rejection(
+                f"rules[{number}].max_members",
+                rule.max_members,
+                f"only anti-affinity reads it, and the policy is {rule.policy}",
+            )
+        if any((one.level, one.policy) == (rule.level, rule.policy) for one in order.rules[:number]):
+            return rejection(
+                f"rules[{number}].level",
+                rule.level,
+                f"another rule is {rule.policy} in domains of this level, too",
+            )
     return None
 
 
@@ -138,5 +154,5 @@ def _taken_group(order: CreateGroup, known: KnownGroup | None) -> BuildRejected:
         "id",
         order.id,
         f"duplicate id: it belongs to group {known.name!r}, which is {known.definition.policy} with at most "
-        f"{known.definition.max_per_host} on a host",
+        f"{known.definition.max_per_host} on a host, and has {len(known.definition.rules)} rules for domains",
     )

@@ -32,6 +32,7 @@ from bus.workers.set_aside import FailedRows
 from engine.hosts import NODE, HostFacts, HostState, cell_and_name
 from engine.inventories import ProviderId
 from engine.picture.picture import Picture
+from engine.places import is_within
 from scheduler_worker.aggregates import AggregateMembership, AggregateOrders, aggregate_questions
 from scheduler_worker.applications import Applications
 from scheduler_worker.cells import CellRegistry, cell_questions
@@ -312,7 +313,8 @@ HOSTS_READ_MAX = 1000
 
 def host_questions(store: SchedulerStore, registry: HostRegistry, picture: Picture) -> Handlers:
     async def hosts(question: AskHosts) -> HostsFound:
-        chooses = bool(question.cell or question.mode or question.kind) or question.up is not None
+        chooses = bool(question.cell or question.mode or question.kind or question.place)
+        chooses = chooses or question.up is not None
         rows_max = HOSTS_READ_MAX if chooses else question.limit
         cell, name = cell_and_name(question.name)
         if cell and (there := await store.hosts(HostQuery(name=name))):
@@ -353,5 +355,7 @@ def is_asked_for(host: HostState, question: AskHosts) -> bool:
     if question.kind and (question.kind == "node") is not (host.kind == NODE):
         return False
     if question.up is not None and host.up is not question.up:
+        return False
+    if not is_within(host.place, question.place):
         return False
     return question.cell in ("", host.cell) and question.mode in ("", host.setting.mode)

@@ -8,9 +8,27 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.books import DeleteProvider, Done, UnknownProvider, WriteAnswered
+from bus.messages.books import (
+    DeleteProvider,
+    Done,
+    ProviderPlace,
+    SetPlaces,
+    UnknownProvider,
+    WriteAnswered,
+)
 from bus.messages.build import BuildRejected
-from bus.messages.hosts import DeleteHost, HostChanged, HostDeleted, HostSet, SetHost
+from bus.messages.cloud import page_that_fits
+from bus.messages.hosts import (
+    DeleteHost,
+    HostChanged,
+    HostDeleted,
+    HostPlace,
+    HostPlaced,
+    HostSet,
+    HostsPlaced,
+    PlaceHosts,
+    SetHost,
+)
 from bus.messages.placement import InventoryInUse
 from bus.workers.handlers import Answer, Handlers, Received, Said, Tell
 from engine.hosts import NODE, HostState, cell_and_name, host_in_cell, names_clash, why_ambiguous
@@ -96,7 +114,7 @@ class HostOrders:
         self._tell_cells = tell_cells
 
     def handlers(self) -> Handlers:
-        return {SetHost: self._on_set, DeleteHost: self._on_delete}
+        return {SetHost: self._on_set, PlaceHosts: self._on_place, DeleteHost: self._on_delete}
 
     async def _on_set(self, asks: Sequence[Received[SetHost]], transaction: OutboxTransaction) -> list[Said]:
         store = await transaction.begun()
@@ -133,6 +151,91 @@ class HostOrders:
         await store.save_hosts(changed, self._clock())
         transaction.when_committed(lambda: self._registry.learn(changed))
         return answers
+
+    async def _on_place(self, asks: Sequence[Received[PlaceHosts]], _: OutboxTransaction) -> list[Said]:
+        said: list[Said] = []
+        for ask in asks:
+            await self._make_sure()
+            order = ask.message
+            found = self._ids_in(order)
+            if isinstance(found, BuildRejected):
+                said.append(Answer(ask, found))
+                continue
+            before = {host: self._picture.place_of(host) for host in found}
+            if not order.only_check:
+                if refused := await self._placed(order, found):
+                    said.append(Answer(ask, refused))
+                    continue
+                await self._make_sure()
+            placed = tuple([self._where(host) for host in found])
+            said.append(Answer(ask, HostsPlaced(hosts=page_that_fits(placed))))
+            for host, now in zip(found, placed, strict=True):
+                row = self._registry.get(host)
+                if order.only_check or row is None:
+                    continue
+                if now.place != before[host]:
+                    log.info(
+                        "%s has placed host %s at %r, before at %r",
+                        *(ask.by or "an operator", now.host, now.place, before[host]),
+                    )
+                # Said again if the order is repeated: the event may be lost.
+                event = HostChanged(
+                    cell=row.cell,
+                    host=self._registry.as_heard(row),
+                    placed=HostPlaced(by=ask.by, before=before[host]),
+                )
+                said.append(Tell(event, ask))
+        return said
+
+    def _ids_in(self, order: PlaceHosts) -> list[ProviderId] | BuildRejected:
+        """The hosts of the order, in its order; or the refusal of its first entry that does not say which host is meant."""
+        picture = self._picture
+        found: dict[ProviderId, int] = {}
+        for number, each in enumerate(order.hosts):
+            rows = [*picture.rows_named(each.host.lower())]
+            if not rows and (id_ := host_id_in(each.host)) is not None and (row := picture.row_of(id_)) >= 0:
+                rows = [row]
+            ids = [picture.columns.ids[row] for row in rows]
+            if not ids:
+                why = f"{picture.no_host(each.host)}; `moor host list` shows all hosts"
+            elif len(ids) > 1:
+                why = names_clash(each.host, picture.cells_named(each.host))
+            elif not picture.has_provider(ids[0]):
+                why = "placement has no provider of it yet"
+            elif (earlier := found.setdefault(ids[0], number)) != number:
+                why = f"hosts[{earlier}] names it, too"
+            else:
+                continue
+            return rejection(f"hosts[{number}].host", each.host, why)
+        return [*found]
+
+    async def _placed(self, order: PlaceHosts, hosts: Sequence[ProviderId]) -> BuildRejected | None:
+        places = tuple(
+            [
+                ProviderPlace(provider=id_, place=each.place)
+                for id_, each in zip(hosts, order.hosts, strict=True)
+            ]
+        )
+        (answer,) = await self._ask_all([SetPlaces(places=places)])
+        if not isinstance(answer, WriteAnswered):
+            raise WrongAnswer(f"placement answered an order to place hosts by {answer!r}")
+        match answer.verdict:
+            case Done():
+                return None
+            case UnknownProvider(provider=provider):
+                number = [*hosts].index(provider)
+                return rejection(
+                    f"hosts[{number}].host", order.hosts[number].host, "was deleted at this moment"
+                )
+            case verdict:
+                raise WrongAnswer(f"placement answered an order to place hosts by {verdict!r}")
+
+    def _where(self, host: ProviderId) -> HostPlace:
+        columns, row = self._picture.columns, self._picture.row_of(host)
+        if row < 0:
+            return HostPlace(host=str(host), place="")
+        cell = columns.cells.names[int(columns.cell[row])]
+        return HostPlace(host=host_in_cell(cell, columns.names[row]), place=self._picture.place_of(host))
 
     async def _on_delete(self, asks: Sequence[Received[DeleteHost]], _: OutboxTransaction) -> list[Said]:
         said: list[Said] = []

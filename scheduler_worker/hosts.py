@@ -383,7 +383,7 @@ class HostRegistry:
 
     def as_heard(self, row: HostState) -> HostState:
         """This row of the database, completed by what only this process knows: whether the host is up, when it was
-        heard, the zone that its aggregates give it, and which other cells have a host of its name.
+        heard, the zone that its aggregates give it, its place, and which other cells have a host of its name.
         """
         known = self._hosts.get(row.id.int)
         return structs.replace(
@@ -391,6 +391,7 @@ class HostRegistry:
             up=known is not None and may_be_up(row) and self._is_heard(known, self._clock()),
             heard_at=row.heard_at if known is None else known.heard,
             availability_zone=self._picture.zone_of(row.id) or row.availability_zone,
+            place=self._picture.place_of(row.id),
             also_in=tuple(cell for cell in self._picture.cells_named(row.name) if cell != row.cell),
         )
 

@@ -50,7 +50,7 @@ from scheduler_worker.cells import CellRegistry
 from scheduler_worker.core.capabilities import capabilities, hosts_having
 from scheduler_worker.core.instances.history import alternatives_in, boot_of, decoded, details_of, with_end
 from scheduler_worker.core.instances.moves import why_busy, why_stays_on_node
-from scheduler_worker.core.instances.rows import HostDecision, InstanceRow
+from scheduler_worker.core.instances.rows import ERROR, OFFLOADED, SHELVED, HostDecision, InstanceRow
 from scheduler_worker.host_orders import instances_on
 from scheduler_worker.requests.catalog import with_named
 from scheduler_worker.requests.move_needs import why_not_from
@@ -194,6 +194,8 @@ async def quota_of(ask: Ask, project: str) -> QuotaState | None:
 DRAINED_MAX = 200
 # How the reason begins of an instance that cannot move now.
 BUSY = "busy: "
+# Instances in these states do not leave them by themselves.
+STAYING = (SHELVED, OFFLOADED, ERROR)
 UNKNOWN = "its needs are not known: it was requested before schedulers kept them"
 # The picture holds the choices of a plan by this attempt while the plan is made: no claim has it.
 _PLANNED = 0
@@ -219,11 +221,12 @@ def _by_affinity(specs: Mapping[InstanceId, InstanceSpec]) -> dict[GroupId, list
 
 
 def _drained_instance(
-    row: InstanceRow, outcome: Chosen | NoValidHost | str, group: GroupId | None
+    row: InstanceRow, outcome: Chosen | NoValidHost | str, group: GroupId | None, picture: Picture
 ) -> DrainedInstance:
     drained = DrainedInstance(id=row.id, name=row.told.name, project=row.told.project, group=group)
     if isinstance(outcome, Chosen):
-        return structs.replace(drained, to=outcome.choice.name, cell=outcome.cell)
+        place = picture.place_of(outcome.choice.share.host)
+        return structs.replace(drained, to=outcome.choice.name, cell=outcome.cell, place=place)
     reason = outcome if isinstance(outcome, str) else in_words(outcome)
     return structs.replace(drained, reason=reason)
 
@@ -397,7 +400,11 @@ class Planner:
         """The plan for the instances that the question names, of whatever hosts."""
         found = await self._store.rows_of(question.instances)
         kind: MoveKind = "evacuate" if question.evacuate else "migrate"
-        busy = {id_: f"{BUSY}{why}" for id_, row in found.items() if (why := self._why_busy(row, kind))}
+        busy = {
+            id_: f"{BUSY if row.told.state not in STAYING else ''}{why}"
+            for id_, row in found.items()
+            if (why := self._why_busy(row, kind))
+        }
         asked = dict.fromkeys(question.instances)
         drained = self._drained([found[id_] for id_ in asked if id_ in found], question, busy)
         none = [
@@ -436,7 +443,12 @@ class Planner:
         }
         outcomes, groups = self._chosen(places, known)
         return [
-            _drained_instance(row, outcomes.get(row.id) or reasons.get(row.id, UNKNOWN), groups.get(row.id))
+            _drained_instance(
+                row,
+                outcomes.get(row.id) or reasons.get(row.id, UNKNOWN),
+                groups.get(row.id),
+                self._picture,
+            )
             for row in rows
         ]
 

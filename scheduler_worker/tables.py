@@ -199,6 +199,8 @@ groups = Table(
     Column("policy", String(32), nullable=False),
     Column("max_per_host", Integer, nullable=False),
     Column("deleted_at", Moment),
+    # As JSON; NULL: none.
+    Column("rules", Text),
     Index(None, "project", "id"),
     Index(None, "name"),
 )

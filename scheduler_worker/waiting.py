@@ -441,7 +441,7 @@ def room_for(picture: Picture, spec: InstanceSpec, plugins: Plugins, rows: Colle
     """
     draft = Draft(picture, plugins.way_judges)
     found = _qualifying_rows(draft, spec, plugins, np.array(sorted(rows), dtype=np.intp))
-    return together(room_on(draft, spec, plugins, found).counts, spec) if len(found) else 0
+    return together(draft, found, room_on(draft, spec, plugins, found).counts, spec)
 
 
 def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Rows:

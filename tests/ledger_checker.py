@@ -33,13 +33,12 @@ def _touched(budget: Budget, each: Movement) -> list[str]:
         ends = _ends(budget, each.place, each.to_place)
         return [budget.of] if any(f"{end}/".startswith(f"{budget.of}/") for end in ends) else []
     if budget.scope == "domain":
-        ends = [end.split("/") for end in _ends(budget, each.place, each.to_place)]
-        return list({"/".join(end[: budget.level]) for end in ends if len(end) >= budget.level})
+        paths = [end.split("/") for end in _ends(budget, each.place, each.to_place)]
+        return list({"/".join(path[: budget.level]) for path in paths if len(path) >= budget.level})
     if budget.scope == "host":
-        names = {f"{each.cell}/{end}" for end in _ends(budget, each.host, each.to)}
-        return [name for name in names if not budget.of or budget.of in (name, name.split("/")[1])]
-    names = {"cell": each.cell, "project": each.project or "-", "group": str(each.group or "")}
-    name = names[budget.scope]
+        hosts = {f"{each.cell}/{end}" for end in _ends(budget, each.host, each.to)}
+        return [name for name in hosts if not budget.of or budget.of in (name, name.split("/")[1])]
+    name = {"cell": each.cell, "project": each.project or "-", "group": str(each.group or "")}[budget.scope]
     return [name] if name and budget.of in ("", name) else []
 
 

@@ -33,6 +33,7 @@ from engine.inventories import (
     Value,
     Variant,
 )
+from engine.places import Place
 from engine.refusals import DoesNotFit, NotAllowed, TooCostly
 
 # Quotas: how much a project may have of each resource class, and how many instances.
@@ -174,6 +175,21 @@ class SetAggregates(ProviderChange, frozen=True, tag="aggregates.set"):
 
     aggregates: Aggregates
     moves_generation: bool = True
+
+
+class ProviderPlace(Value, frozen=True):
+    """Where an operator has said that a root provider is; empty: where its reporter says."""
+
+    provider: ProviderId
+    place: Place
+
+
+class SetPlaces(BookWrite, frozen=True, tag="places.set"):
+    """Sets where these root providers are: all of them, or none. Reports do not change it."""
+
+    ROUTE = Route(Kind.ORDER, "placement.work", answer="write.answered", by=("scheduler", "operator"))
+
+    places: Annotated[tuple[ProviderPlace, ...], Meta(min_length=1, max_length=500)]
 
 
 class CreateTrait(BookWrite, frozen=True, tag="trait.create"):
@@ -362,6 +378,7 @@ ProviderWrite = (
     | DropInventory
     | SetTraits
     | SetAggregates
+    | SetPlaces
 )
 AllocationWrite = SetAllocations | DeleteAllocations
 NameWrite = CreateTrait | DeleteTrait | CreateClass | RenameClass | DeleteClass

@@ -30,6 +30,7 @@ from engine.inventories import (
     UserName,
     Value,
 )
+from engine.places import Place
 from engine.refusals import DoesNotFit, NotAllowed, ShapeMoved
 
 # The entries of a message about many hosts.
@@ -155,6 +156,7 @@ class AskHosts(StrictMessage, frozen=True, tag="host.query"):
     mode: HostMode | Literal[""] = ""
     kind: HostKind = ""
     up: bool | None = None
+    place: Annotated[Place, Meta(description="only hosts in this domain, such as `dc1/hall2`")] = ""
 
 
 class ClassAmounts(Value, frozen=True):
@@ -194,15 +196,61 @@ class HostSet(AnswerMessage, frozen=True, tag="host.was_set"):
     host: HostState
 
 
+class HostPlaced(Value, frozen=True):
+    """A host was placed: who said so, and its place before."""
+
+    by: Label = ""
+    before: Place = ""
+
+
 class HostChanged(CellMessage, frozen=True, tag="host.changed"):
-    """The mode of a host was set, a host that was dead has cleaned up, or a host was deleted. `host` is the host's state now; of
-    a host that was `deleted`, its last one.
+    """The mode of a host was set, it was placed, a host that was dead has cleaned up, or a host was deleted. `host` is the host's state
+    now; of a host that was `deleted`, its last one. If it was placed, `placed` says by whom, and where it was before.
     """
 
     ROUTE = Route(Kind.EVENT, by=("scheduler",), public=True)
 
     host: HostState
     deleted: bool = False
+    placed: HostPlaced | None = None
+
+
+# However long their names and places are, one message to placement has room for all of them.
+HOSTS_PLACED_MAX = 500
+
+
+class HostPlace(Value, frozen=True):
+    """Where a host is: the domains that it is in, the largest first. Empty: where its compute or Ironic says."""
+
+    host: Label
+    place: Place
+
+
+class PlaceHosts(StrictMessage, frozen=True, tag="host.place"):
+    """Say where these hosts are; it counts before what their computes or Ironic report. Operators send it.
+
+    If one host is unknown or named twice, nothing is changed, and the refusal names its entry. With `only_check`, nothing is changed in
+    any case. The members of server groups that are there stay, whatever their rules say of the new places.
+    """
+
+    ROUTE = Route(Kind.ORDER, "scheduler.requests", answer="host.were_placed", by=("operator",))
+
+    hosts: Annotated[
+        tuple[HostPlace, ...],
+        Meta(
+            min_length=1,
+            max_length=HOSTS_PLACED_MAX,
+            description="each by its name; with its cell before it (`c1/h1`) if several cells have the name",
+        ),
+    ]
+    only_check: bool = False
+    for_user: UserName = ""
+
+
+class HostsPlaced(AnswerMessage, frozen=True, tag="host.were_placed"):
+    """The hosts of the order, each with its cell (`c1/h1`) and its place now; as many as one message has room for."""
+
+    hosts: tuple[HostPlace, ...]
 
 
 class DeleteHost(StrictMessage, frozen=True, tag="host.delete"):

@@ -40,7 +40,8 @@ class MoveInstance(ChangeInstance, frozen=True, tag="move.request"):
     saves it as an image, and frees its host and its share; this is also done for a shelved instance. `unshelve` runs it again:
     on its host, or on any suitable one if it was offloaded. `stop` switches it off where it is; it keeps its host and its share.
     `start` runs it again, and `reboot` stops and starts it. To stop what is stopped, or to start what is active, changes nothing.
-    A stopped instance stays stopped when it is migrated, resized or evacuated. `hosts`: one of these; empty: any suitable one.
+    A stopped instance stays stopped when it is migrated, resized or evacuated. `hosts`: one of these; empty: any suitable one. With
+    `source`, it is moved only if it is on this host.
 
     The client chooses `request_id`; a repeated request with the same content is not done twice. The answer is the instance's
     current state (`InstancesFound`), or the reason of a refusal (`BuildRejected`). With `project`, only an instance of that
@@ -73,6 +74,7 @@ class MoveInstance(ChangeInstance, frozen=True, tag="move.request"):
     with_group: bool = False
     wait: MoveWait | None = None
     for_user: UserName = ""
+    source: Label = ""
 
     def about(self) -> Collection[int] | None:
         return None if self.with_group else keys_of((self.request_id, self.instance, *self.together))

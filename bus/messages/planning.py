@@ -98,7 +98,7 @@ class AskDrain(StrictMessage, frozen=True, tag="drain.query"):
 
 class DrainedInstance(Value, frozen=True):
     """An instance and the host of its cell on which it would fit; without such a host, the reason. It begins with `busy: ` if the instance
-    cannot move now, whatever room there is. Members of an affinity group that leave their host together have this `group`. `place` is
+    cannot move now, whatever room there is, and that may pass. Members of an affinity group that leave their host together have this `group`. `place` is
     that of the host `to`.
     """
 

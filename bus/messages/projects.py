@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from bus.message import AnswerMessage, Kind, ProjectMessage, Route, StrictMessage
 from bus.messages.build import IdPrefix
-from engine.inventories import ConsumerId, GroupId, GroupPolicy, Label, Natural, Positive, Value
+from engine.inventories import ConsumerId, GroupId, GroupPolicy, Label, Natural, PlaceRules, Positive, Value
 
 # Server groups: sets of instances that are kept apart, or together.
 #
@@ -38,6 +38,13 @@ class CreateGroup(ProjectMessage, frozen=True, tag="group.create"):
         Positive, Meta(description="with anti-affinity: how many members one host may have")
     ] = 1
     name: Annotated[Label, Meta(description="the group's name, for people")] = ""
+    rules: Annotated[
+        PlaceRules,
+        Meta(
+            description="the same for domains, at most four rules: `level` says of which level (1 is the largest), `policy` what; with "
+            "`anti-affinity` a domain has at most `max_members`. A host without a domain of that level takes no member by a hard rule"
+        ),
+    ] = ()
 
 
 class DeleteGroup(ProjectMessage, frozen=True, tag="group.delete"):
@@ -95,6 +102,7 @@ class GroupState(Value, frozen=True):
     id: GroupId
     policy: GroupPolicy
     max_per_host: Positive = 1
+    rules: PlaceRules = ()
     name: Label = ""
     project: Label = ""
     size: Natural = 0

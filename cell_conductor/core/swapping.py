@@ -47,6 +47,7 @@ from engine.refusals import (
     TooOld,
     broken_rule_in_words,
     over_quota_in_words,
+    why_no_member,
 )
 from kit.parts import grown
 
@@ -369,6 +370,8 @@ def why_not(  # noqa: PLR0911 - one for each verdict
 
 
 def _group(refused: GroupRefused) -> str:
+    if refused.rule is not None:
+        return why_no_member(refused.group, refused.rule, refused.domain, refused.count)
     members = ", ".join(map(str, refused.members))
     more = f" and {refused.count - len(refused.members)} more" if refused.count > len(refused.members) else ""
     limit = f", at most {refused.max_per_host}" if refused.policy == "anti-affinity" else ""

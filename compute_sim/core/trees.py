@@ -41,6 +41,8 @@ class TreeProvider(Struct, frozen=True):
     # None: they stay as they are.
     aggregates: frozenset[AggregateId] | None = None
     joins: frozenset[AggregateId] = frozenset()
+    # Of the root alone.
+    place: str = ""
 
 
 class ProviderTree(Struct, frozen=True):
@@ -188,6 +190,7 @@ def _reported(provider: TreeProvider) -> ReportedProvider:
         traits=tuple(sorted(provider.traits)),
         aggregates=None if provider.aggregates is None else tuple(sorted(provider.aggregates)),
         joins=tuple(sorted(provider.joins)),
+        place=provider.place if provider.parent is None else None,
     )
 
 

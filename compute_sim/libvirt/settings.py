@@ -21,6 +21,7 @@ from compute_sim.libvirt.core.layout import (
 )
 from compute_sim.libvirt.core.machine import read_cpus
 from engine.inventories import INTEGER_MAX, ProviderId, Ratio
+from engine.places import why_no_place
 from kit.settings import CountOr0, Seconds, Section
 from kit.urls import PORT_MAX
 
@@ -263,6 +264,12 @@ class LibvirtSettings(Struct, frozen=True):
         Meta(description="More traits of the host, CUSTOM_..."),
     ] = ()
     availability_zone: Annotated[str, Meta(description="The availability zone of the hosts.")] = ""
+    places: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Where hosts are: their domains, the largest first, each as HOST=PLACE such as a=dc1/hall2/row7/rack3, or a PLACE alone for all others."
+        ),
+    ] = ()
     stop_s: Annotated[
         Seconds,
         Meta(
@@ -274,6 +281,7 @@ class LibvirtSettings(Struct, frozen=True):
         self.all_hosts()
         # Settings are read on the event loop, too: the folder's file system may hang.
         self._offer(LibvirtHost("check", ""), "kvm", self.disk_gb)
+        self._place_of("")
         read_sharing(self.storage_pools, "storage_pools")
         read_sharing(self.shared_networks, "shared_networks")
         read_servers(self.image_servers)
@@ -318,7 +326,21 @@ class LibvirtSettings(Struct, frozen=True):
             domain_type=domain_type,
             cpu_mode="" if self.cpu_mode == "default" else self.cpu_mode,
             availability_zone=self.availability_zone,
+            place=self._place_of(host.name),
         )
+
+    def _place_of(self, host: str) -> str:
+        found: dict[str, str] = {}
+        hosts = [each.name for each in self.all_hosts()]
+        for text in self.places:
+            name, _, place = text.rpartition("=")
+            if name and name not in hosts:
+                raise ValueError(f"places has {text!r}, and hosts names no {name!r}")
+            if why := why_no_place(place):
+                raise ValueError(f"places has {text!r}: {why}")
+            if found.setdefault(name, place) != place:
+                raise ValueError(f"places has two places for {name or 'all other hosts'}")
+        return found.get(host, found.get("", ""))
 
 
 class LibvirtRules(LibvirtSettings, frozen=True):

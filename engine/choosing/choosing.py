@@ -206,12 +206,12 @@ def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Cho
 
 def _one_by_one(batch: _Batch, spec: InstanceSpec) -> bool:
     """Does the next choice change which hosts are good for the instances after it? The first member of an affinity group
-    fixes the host of the others; with a soft policy, each member moves the weights.
+    fixes the host of the others; with a soft policy, each member moves the weights; by a rule, a member counts on other hosts.
     """
     group = spec.server_group
-    if group is None or group.policy == "anti-affinity":
+    if group is None or (group.policy == "anti-affinity" and not group.rules):
         return False
-    return group.policy != "affinity" or not Hosts(batch.draft).has_members(group)
+    return bool(group.rules) or group.policy != "affinity" or not Hosts(batch.draft).has_members(group)
 
 
 def _choose_in_pool(

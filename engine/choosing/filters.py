@@ -21,7 +21,10 @@ from engine.choosing.explaining import (
 from engine.choosing.hosts import Hosts, OneHost
 from engine.choosing.plugins import Filter, HostChange
 from engine.hosts import UNLIMITED, HostState, host_in_cell, least_of, names_clash, why_down, why_not_enabled
+from engine.inventories import PlaceRule, ServerGroup
 from engine.picture.columns import HostProfile, PictureColumns
+from engine.places import domain_of
+from engine.refusals import why_no_member
 from engine.requests.grammar import Demand, demand_of, is_met
 from engine.requests.spec import InstanceSpec, Needs, needs_of
 
@@ -104,6 +107,53 @@ class AntiAffinity(Filter):
         there = host.members_count(group)
         members = ", ".join(map(str, host.members(group)[:NAMED_MAX])) or "chosen just now"
         return f"has {there} members of server group {group.id} (anti-affinity, at most {group.max_per_host}): {members}"
+
+
+class GroupRules(Filter):
+    """The server group's rules for domains allow one more member in the host's domains."""
+
+    name = "group rules"
+    is_per_instance = True
+    reads = ("server_group",)
+    woken_by = (HostChange.USAGE, HostChange.PROVIDERS)
+
+    def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
+        passed, group = hosts.everyone(), spec.server_group
+        if group is not None:
+            for rule in group.hard_rules:
+                passed = passed & _allowed(hosts, group, rule)
+        return passed
+
+    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
+        group = spec.server_group
+        assert group is not None, "only members of a group are refused"
+        rule = next(each for each in group.hard_rules if not _allowed(host.hosts, group, each)[host.at])
+        domain = domain_of(host.place, rule.level)
+        there = int(host.hosts.members_inside(group, rule.level)[host.at])
+        return why_no_member(group.id, rule, domain, there)
+
+
+def _allowed(hosts: Hosts, group: ServerGroup, rule: PlaceRule) -> Flags:
+    inside = hosts.members_inside(group, rule.level)
+    if rule.policy == "anti-affinity":
+        fits = inside < rule.max_members
+    else:
+        fits = inside == hosts.members_in_all(group) + hosts.taken
+    return fits & (hosts.domains_at(rule.level) > 0)
+
+
+class AskedPlace(Filter):
+    """The host is in the domain that is asked for."""
+
+    name = "place"
+    reads = ("place",)
+    woken_by = (HostChange.PROVIDERS,)
+
+    def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
+        return hosts.within(spec.place) if spec.place else hosts.everyone()
+
+    def reason(self, host: OneHost, spec: InstanceSpec) -> str:
+        return f"asked {spec.place!r}, " + (f"is at {host.place!r}" if host.place else "and has no place")
 
 
 class AvailabilityZone(Filter):

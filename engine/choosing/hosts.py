@@ -29,6 +29,7 @@ from engine.inventories import (
 from engine.picture.columns import HostProfile
 from engine.picture.members import HostAggregates, Judge
 from engine.picture.picture import Picture
+from engine.places import is_within
 from engine.requests.spec import InstanceSpec
 
 # A picture with the choices that a batch has made so far. The picture itself is not changed: choices are written into
@@ -341,6 +342,11 @@ class Hosts:
     def in_zone(self, zone: str) -> Flags:
         return np.equal(self.of(self.columns.zone), self.columns.zones.find(zone))
 
+    def within(self, place: str) -> Flags:
+        """The hosts in this domain (engine/places.py)."""
+        inside = np.array([is_within(each, place) for each in self.columns.places.names])
+        return inside[self.of(self.columns.place)]
+
     def in_cell(self, cell: str) -> Flags:
         return np.equal(self.of(self.columns.cell), self.columns.cells.find(cell))
 
@@ -527,6 +533,21 @@ class Hosts:
         counts, known = self._draft.members(group)
         return bool(known) or bool(counts.any())
 
+    def domains_at(self, level: int) -> Ints:
+        """The code of each host's domain of this level; 0: it is in none."""
+        return self.of(self.columns.domain(level))
+
+    def members_inside(self, group: ServerGroup, level: int) -> Ints:
+        """How many members of the group are in each host's domain of this level, with those that this batch has chosen."""
+        codes, counts = self.columns.domain(level), self._draft.members(group)[0]
+        inside = np.bincount(codes, weights=counts)[self.domains_at(level)].astype(np.int64)
+        return inside + self.taken
+
+    def members_in_all(self, group: ServerGroup) -> int:
+        """How many members the group has, on hosts of the picture or not."""
+        counts, known = self._draft.members(group)
+        return int(counts.sum()) + sum(self.picture.row_of(each.host) < 0 for each in known)
+
     def load_of_domains(self, key: str) -> Ints:
         """For each domain of this key (see `domains`), how many instances all its hosts have together."""
         everyone = Hosts(self._draft)
@@ -603,6 +624,10 @@ class OneHost:
     def zone(self) -> str:
         code = int(self._columns.zone[self.row])
         return self._columns.zones.names[code] if self._columns.registered[self.row] else ""
+
+    @property
+    def place(self) -> str:
+        return self._columns.places.names[int(self._columns.place[self.row])]
 
     @property
     def is_node(self) -> bool:

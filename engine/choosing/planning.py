@@ -59,7 +59,7 @@ def plan(
     return PlannedFlavor(
         flavor=name,
         qualify=len(rows),
-        fit=together(room.counts, spec),
+        fit=together(draft, rows, room.counts, spec),
         is_cut=room.is_cut,
         cells=tuple(
             sorted(
@@ -67,7 +67,7 @@ def plan(
                     PlannedCell(
                         cell=draft.columns.cells.names[cell],
                         hosts=int(np.count_nonzero(cells == cell)),
-                        fit=together(room.counts[cells == cell], spec),
+                        fit=together(draft, rows[cells == cell], room.counts[cells == cell], spec),
                     )
                     for cell in np.unique(cells).tolist()
                 ],
@@ -213,6 +213,7 @@ DEMANDS_BY_ITEM = {
 # Fields that are one demand as a whole.
 DEMANDS_AS_A_WHOLE = {
     "availability_zone": "in any zone",
+    "place": "in any place",
     "member_of": "in any aggregate",
     "forbidden_aggregates": "in the forbidden aggregates, too",
     "hosts": "on any host",

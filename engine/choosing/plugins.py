@@ -321,7 +321,7 @@ def _without_lone_groups(
 ) -> Sequence[InstanceSpec]:
     """The specs, without a server group that has no members yet and that only one of these instances joins.
 
-    Such a group excludes no host. Without it, specs that differ in their group alone are decided together: a batch may
+    Such a group excludes no host, unless rules ask for domains. Without it, specs that differ in their group alone are decided together: a batch may
     have as many groups as instances. Groups stay if a plugin of another package reads them.
     """
     named = Counter([spec.server_group.id for spec in specs if spec.server_group is not None])
@@ -332,6 +332,7 @@ def _without_lone_groups(
         if (group := spec.server_group) is not None
         and named[group.id] == 1
         and not picture.groups.of_group(group.id)
+        and not group.hard_rules
         else spec
         for spec in specs
     ]
@@ -378,14 +379,25 @@ def room_on(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> R
     return Room(counts, is_cut=bool(waiting))
 
 
-def together(counts: Ints, spec: InstanceSpec) -> int:
-    """How many instances fit on all of these hosts, where `counts` says how many fit on each. An affinity group must be
-    on one host, so for it the largest count is the answer.
+def together(draft: Draft, rows: Rows, counts: Ints, spec: InstanceSpec) -> int:
+    """How many instances fit on the hosts in these rows, where `counts` says how many fit on each. An affinity group must be
+    on one host, so for it the largest count is the answer. With several rules for domains, fewer may fit.
     """
-    if spec.server_group is not None and spec.server_group.policy == "affinity":
-        # The first member of an affinity group fixes the host of all.
-        return int(counts.max(initial=0))
-    return int(counts.sum())
+    group = spec.server_group
+    if group is None or not len(rows):
+        return int(counts.sum())
+    # The first member of an affinity group fixes the host of all.
+    fit = int(counts.max() if group.policy == "affinity" else counts.sum())
+    hosts = Hosts(draft, rows)
+    for rule in group.hard_rules:
+        domains, at, of = np.unique(hosts.domains_at(rule.level), return_index=True, return_inverse=True)
+        sums = np.bincount(of, weights=counts, minlength=len(domains))
+        if rule.policy == "affinity":
+            fit = min(fit, int(sums.max()))
+        else:
+            room = rule.max_members - hosts.members_inside(group, rule.level)[at]
+            fit = min(fit, int(np.minimum(sums, room).sum()))
+    return fit
 
 
 def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Ints:

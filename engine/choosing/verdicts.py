@@ -31,6 +31,7 @@ from engine.refusals import (
     Superseded,
     TooOld,
     over_quota_in_words,
+    why_no_member,
 )
 
 # The outcomes of a search for a host.
@@ -106,6 +107,8 @@ NextTry = SameHostAgain | OtherHost | NewChoice
 
 def refused_by_group(verdict: GroupRefused, host: str) -> NewChoice:
     """The next step when a server group's policy forbids the claim. `host` is the name of the host where the members are."""
+    if verdict.rule is not None:
+        return NewChoice(why_no_member(verdict.group, verdict.rule, verdict.domain, verdict.count))
     first = str(verdict.members[0])
     others = f" and {verdict.count - 1} more" if verdict.count > 1 else ""
     limit = f", at most {verdict.max_per_host} on a host" if verdict.policy == "anti-affinity" else ""

@@ -163,7 +163,8 @@ class ReportedWeight(Weigher):
         return -reported if self._less else reported
 
 
-# A host with more members of a soft-affinity group is better; with soft anti-affinity, a host with fewer.
+# A host with more members of a soft-affinity group is better; with soft anti-affinity, a host with fewer. Soft rules of a group
+# count the members in the host's domain. Hosts without a domain of the level are together one.
 
 
 class SoftGroup(Weigher):
@@ -179,9 +180,13 @@ class SoftGroup(Weigher):
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Ints | None:
         group = spec.server_group
-        if group is None or group.policy != self.name or not hosts.has_members(group):
+        if group is None or not hosts.has_members(group):
             return None
-        return self._sign * hosts.members(group)
+        counts = [hosts.members(group)] if group.policy == self.name else []
+        counts += [
+            hosts.members_inside(group, rule.level) for rule in group.rules if rule.policy == self.name
+        ]
+        return self._sign * sum(counts[1:], counts[0]) if counts else None
 
 
 # Spreads instances over zones, racks or whatever a key of aggregates' metadata names: as many in each as possible.

@@ -24,6 +24,7 @@ from engine.inventories import (
     ProviderUsage,
     capacity_of,
 )
+from engine.places import domain_of
 
 # The providers that a reader knows, and how their states are merged: the later state stays, and a deleted provider goes.
 #
@@ -535,6 +536,8 @@ class PictureColumns:
     zone = Column(np.int64)
     # The code of the set of its root provider's aggregates.
     aggregates = Column(np.int64)
+    # The code of its place.
+    place = Column(np.int64)
     # The code of the set of projects that may use it; the empty set stands for all.
     projects = Column(np.int64)
     # The code of its `HostProfile`.
@@ -569,6 +572,11 @@ class PictureColumns:
         self.project_sets.code(())
         self.profiles = Codes[HostProfile]()
         self.profiles.code(HostProfile())
+        self.places, self.domains = Codes[str](), Codes[str]()
+        self.places.code("")
+        self.domains.code("")
+        # By level: the code of the domain in which each place is, by the place's code.
+        self._domains_of: dict[int, Ints] = {}
         self.traits = BitSets(self._length)
         self.traits_of: list[tuple[str, ...]] = []
         self._free_rows: list[int] = []
@@ -593,6 +601,14 @@ class PictureColumns:
         if stock is None:
             stock = self.stocks[resource] = PictureStock(self._length)
         return stock
+
+    def domain(self, level: int) -> Ints:
+        """The code of the domain of this level for each row; 0: none. A level is worked out when something first asks for it."""
+        known, places = self._domains_of.get(level), self.places.names
+        if known is None or len(known) < len(places):
+            codes = [self.domains.code(domain_of(place, level)) for place in places]
+            known = self._domains_of[level] = np.array(codes, dtype=np.int64)
+        return known[self.place]
 
     def put_traits(self, row: int, traits: tuple[str, ...]) -> None:
         if traits != self.traits_of[row]:

@@ -288,6 +288,10 @@ class Picture:
         row = self.row_of(host)
         return "" if row < 0 else self.columns.zones.names[int(self.columns.zone[row])]
 
+    def place_of(self, host: ProviderId) -> str:
+        row = self.row_of(host)
+        return "" if row < 0 else self.columns.places.names[int(self.columns.place[row])]
+
     def rows_named(self, name: str) -> Iterable[int]:
         """The rows of the hosts with this name, which is in lower case: in one cell if it is named (`c1/h1`), otherwise in
         all cells. Whoever decides by a name must name the cell, or ask `cells_named`.
@@ -456,6 +460,7 @@ class Picture:
         columns.provided[row] = top is not None
         columns.consumers[row] = 0 if top is None else self.trees.consumers_of(top)
         columns.aggregates[row] = 0 if top is None else self.aggregates.code_of(top.aggregates)
+        columns.place[row] = 0 if top is None else columns.places.code(top.place)
         self._write_registry(row, host)
         reported_cell, placement_cell = host.cell if host else "", top.cell if top else ""
         columns.cell[row] = columns.cells.code(placement_cell or reported_cell)

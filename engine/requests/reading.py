@@ -126,6 +126,7 @@ def read_request(
         member_of=tuple(sorted({_in_order(any_of) for any_of in request.member_of})),
         forbidden_aggregates=_in_order(request.forbidden_aggregates),
         policy=weighed_by(parts),
+        place=request.place,
         image_properties=tuple(
             sorted((part.key, part.value) for part in parts if isinstance(part, ImageProperty))
         ),

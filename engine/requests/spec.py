@@ -130,6 +130,8 @@ class InstanceSpec(Needs, frozen=True, omit_defaults=True):
     policy: str = ""
     # Only hosts of this cell; empty: of any.
     cell: str = ""
+    # Only hosts in this domain (engine/places.py).
+    place: str = ""
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 
 from msgspec import Struct, structs
 
+from engine.places import why_no_place
 from ironic_sync.core.node import Node, is_of_nobody, provision_state
 from ironic_sync.core.rows import NodeRow, Offer
 
@@ -56,8 +57,10 @@ def is_available(node: Node) -> bool:
     return not reasons_against(node)
 
 
-def offer_of(row: NodeRow, standard_traits: AbstractSet[str]) -> Offer:
-    """Decide what a node offers to placement, by the state in its row. `standard_traits` are the names of os_traits."""
+def offer_of(row: NodeRow, standard_traits: AbstractSet[str], place_property: str = "") -> Offer:
+    """Decide what a node offers to placement, by the state in its row. `standard_traits` are the names of os_traits, and the property of
+    this name says where the node is.
+    """
     node = row.node
     if node is None:
         return Offer(reasons=("nothing is known of the node yet",))
@@ -65,12 +68,16 @@ def offer_of(row: NodeRow, standard_traits: AbstractSet[str]) -> Offer:
     kept = _kept_class(row, named)
     against = (*_against_row(row, kept), *reasons_against(node))
     traits, left_out = _traits_of(node, standard_traits)
+    place = str(node.properties.get(place_property) or "")
+    if why := why_no_place(place):
+        left_out += (f"property {place_property} {_shown(place)} is left out: {why}",)
     return Offer(
         resource_class=named,
         kept_class=kept,
         reserved=bool(against),
         traits=traits,
         reasons=against + left_out,
+        place="" if why else place,
     )
 
 
@@ -87,7 +94,8 @@ def without_kept_class(row: NodeRow, standard_traits: AbstractSet[str]) -> Offer
     """The offer without the former class. It is sent as a trial, which placement refuses if an instance still holds
     that class.
     """
-    return offer_of(structs.replace(row, offer=None, reported=None), standard_traits)
+    offer = offer_of(structs.replace(row, offer=None, reported=None), standard_traits)
+    return structs.replace(offer, place=row.offer.place) if row.offer else offer
 
 
 def _kept_class(row: NodeRow, named: str) -> str:

@@ -226,4 +226,5 @@ def _provider(row: NodeRow, offer: Offer) -> ReportedProvider:
             for name, reserved in classes.items()
         },
         traits=offer.traits,
+        place=offer.place,
     )

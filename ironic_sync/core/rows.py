@@ -38,6 +38,7 @@ class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reserved: bool = True
     traits: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    place: str = ""
 
     def says_the_same_as(self, other: "Offer | None") -> bool:
         """Does placement see no difference between the two offers? It is not told the reasons."""

@@ -54,6 +54,8 @@ class NodePolicy(Struct, frozen=True, kw_only=True):
     cells: CellMap
     standard_traits: AbstractSet[str]
     can_read: bool
+    # The property of a node that says where it is.
+    place_property: str = ""
 
 
 def settled(row: NodeRow, policy: NodePolicy) -> NodeRow:
@@ -68,7 +70,7 @@ def settled(row: NodeRow, policy: NodePolicy) -> NodeRow:
     if policy.can_read:
         row = _with_words(with_lost_instance(with_leftover(row)))
     # A node that moves is reserved, so the offer is derived after the cell.
-    offer = offer_of(row, policy.standard_traits)
+    offer = offer_of(row, policy.standard_traits, policy.place_property)
     return row if offer == row.offer else structs.replace(row, offer=offer)
 
 

@@ -255,6 +255,7 @@ def order_for(unit: Sequence[Movement], work: Work, now: datetime) -> MoveInstan
         with_group=may_have_more,
         wait=None if first.to else MoveWait(for_s=max(waits_s(first, work, now), 1)),
         for_user=first.cause[:FOR_USER_MAX],
+        source=host_in_cell(first.cell, first.host),
     )
 
 
@@ -267,6 +268,8 @@ def after_answer(movement: Movement, answer: Message, now: datetime) -> Movement
             return structs.replace(movement, life="moving")
         case BuildRejected(field=field, reason=reason) if field in MOVE_LIMITS:
             return again(movement, reason)
+        case BuildRejected(field="source", reason=reason):
+            return withdrawn(movement, f"it has left its host by itself: {reason}", now)
         case BuildRejected(reason=reason):
             return failed(movement, reason, now)
         case _:

@@ -59,6 +59,7 @@ from laboratory.computes.hosts import (
     equal_hosts,
     metrics_at,
     read_host_size,
+    read_places,
     size_at,
 )
 
@@ -204,6 +205,7 @@ class SimulatedDriver:
             inventories=self._its_own(inventories),
             traits=size.traits,
             joins=self._joins,
+            place=self.host.place,
         )
 
     def _numa_nodes(self, size: HostSize) -> list[TreeProvider]:
@@ -318,7 +320,8 @@ def simulated_parts(
 
 
 def from_environment(environment: Mapping[str, str]) -> OpensHosts:
-    """The driver `simulated`. MOOR_COMPUTE_HOSTS is the number of hosts, MOOR_COMPUTE_HOST_SIZE what differs from their usual size.
+    """The driver `simulated`. MOOR_COMPUTE_HOSTS is the number of hosts, MOOR_COMPUTE_HOST_SIZE what differs from their usual size, and
+    MOOR_COMPUTE_PLACE where they are.
     LABORATORY_FAULTS is the laboratory's own, and no setting: the path of a fault script, or the script itself as JSON. With a
     database of the cell, guests outlive the process.
     """
@@ -326,6 +329,7 @@ def from_environment(environment: Mapping[str, str]) -> OpensHosts:
     if not count.isdecimal():
         raise ValueError(f"MOOR_COMPUTE_HOSTS is {count!r}, must be a whole number, 0 or more")
     size = read_host_size(environment.get("MOOR_COMPUTE_HOST_SIZE", ""))
+    place = read_places(environment.get("MOOR_COMPUTE_PLACE", ""))
     script = environment.get("LABORATORY_FAULTS", "")
     if script.startswith("{"):
         faults = msgspec.json.decode(script, type=FaultScript)
@@ -338,7 +342,7 @@ def from_environment(environment: Mapping[str, str]) -> OpensHosts:
     async def opened(
         station: Station, settings: ComputeSettings, **_: object
     ) -> AsyncIterator[Sequence[Part]]:
-        hosts = equal_hosts(settings.cell, int(count), size)
+        hosts = equal_hosts(settings.cell, int(count), size, place)
         kept = kept_attempts(database_url, settings.cell, database) if database_url else nullcontext()
         async with kept as store:
             yield simulated_parts(station, hosts, settings, faults, store=store)

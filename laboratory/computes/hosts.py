@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, structs
 from compute_sim.core.hosts import Host
 from engine.hosts import Supported
 from engine.inventories import INTEGER_MAX, Ratio
+from engine.places import why_no_place
 from laboratory.computes.faults import Changes, Fault, is_on
 
 VIRTUAL_FUNCTIONS = "SRIOV_NET_VF"
@@ -70,17 +71,38 @@ class HostSize(Struct, frozen=True):
 
 
 class SimulatedHost(Host, frozen=True, kw_only=True):
+    # Its domains, the largest first (engine/places.py).
+    place: str = ""
     size: HostSize = HostSize()
     metrics: Mapping[str, float] = {}
 
 
-def equal_hosts(cell: str, count: int, size: HostSize | None = None) -> tuple[SimulatedHost, ...]:
-    """Hosts of one size, named after their cell, in three availability zones."""
+_HOSTS_PER_DOMAIN = re.compile(r"\{([1-9][0-9]{0,5})\}", re.ASCII)
+
+
+def read_places(text: str) -> str:
+    """Places of simulated hosts, as a setting says them: `dc1/row{80}/rack{20}` has a new rack after each 20 hosts. Raises ValueError."""
+    if text and (why := why_no_place(_place_at(text, 1))):
+        raise ValueError(
+            f"compute_place has {text!r}, must be a place such as dc1/row{{80}}/rack{{20}}: {why}"
+        )
+    return text
+
+
+def _place_at(pattern: str, number: int) -> str:
+    return _HOSTS_PER_DOMAIN.sub(lambda found: str((number - 1) // int(found[1]) + 1), pattern)
+
+
+def equal_hosts(
+    cell: str, count: int, size: HostSize | None = None, place: str = ""
+) -> tuple[SimulatedHost, ...]:
+    """Hosts of one size, named after their cell, in three availability zones, at places by this pattern."""
     return tuple(
         SimulatedHost(
             name=f"{cell}-host-{number:05d}",
             size=size or HostSize(),
             availability_zone=f"az{number % 3 + 1}",
+            place=_place_at(place, number),
             supports=SUPPORTS,
             capabilities=CAPABILITIES,
         )

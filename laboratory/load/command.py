@@ -8,7 +8,7 @@ from typing import Annotated
 import click
 
 from kit.process import run_process
-from laboratory.computes.hosts import read_host_size
+from laboratory.computes.hosts import read_host_size, read_places
 from laboratory.load.firing import ARRIVALS
 from laboratory.load.orders import Mix, plain, read_mix
 from laboratory.load.results import as_json, as_table
@@ -83,6 +83,7 @@ def load(
     ] = 0,
     hosts: Annotated[int, option(min=1, max=100_000, help="Over how many simulated hosts.")] = 1000,
     host_size: Annotated[str, option_of(GENERAL, "compute_host_size", metavar="NAME=VALUE,...")] = "",
+    host_place: Annotated[str, option_of(GENERAL, "compute_place", metavar="PLACE")] = "",
     cells: Annotated[int, option(min=1, max=100, help="In how many cells.")] = 2,
     bus: BusUrl = "",
     db: DatabaseUrl = "",
@@ -136,6 +137,7 @@ def load(
     check_writable("--json", json)
     with wrong_value():
         read_host_size(host_size)
+        read_places(host_place)
     if hosts < cells:
         raise click.BadParameter(f"--hosts is {hosts}, must be at least --cells, which is {cells}")
     counts = counts_of(workers or [])
@@ -163,6 +165,7 @@ def load(
             nodes=nodes if has_nodes else 0,
             daemons=daemons,
             host_size=host_size,
+            host_place=host_place,
             workers=counts,
             settings=tuned_cloud(None, scheduler=scheduler, pools=pool),
         ),

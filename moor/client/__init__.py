@@ -39,6 +39,7 @@ from bus.messages.hosts import (
     ClassAmounts,
     HostChanged,
     HostKind,
+    HostPlace,
     HostsFound,
     HostsReported,
     HostUse,
@@ -87,7 +88,14 @@ from engine.flavors import (
     Wait,
 )
 from engine.hosts import HostMode, HostState, host_in_cell
-from engine.inventories import InventoryState, ProviderState, QuotaState, ReportedInventory, ShapeRoom
+from engine.inventories import (
+    InventoryState,
+    PlaceRule,
+    ProviderState,
+    QuotaState,
+    ReportedInventory,
+    ShapeRoom,
+)
 from engine.refusals import FunnelStep, HostVerdict, Miss, NoValidHost
 from moor.client.client import Client, SyncListing, SyncSentRequest
 from moor.client.dead_letters import group_of
@@ -172,6 +180,7 @@ __all__ = [
     "HostHaving",
     "HostKind",
     "HostMode",
+    "HostPlace",
     "HostState",
     "HostUse",
     "HostVerdict",
@@ -209,6 +218,7 @@ __all__ = [
     "NotSendable",
     "OrderFields",
     "Overview",
+    "PlaceRule",
     "PlanFound",
     "PlannedMovement",
     "PortRequest",

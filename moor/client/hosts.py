@@ -1,6 +1,8 @@
 """Hosts, bare-metal nodes, cells and aggregates; the modes of hosts; and the cloud as a whole."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from uuid import UUID, uuid5
 
@@ -10,6 +12,7 @@ from bus.messages.audit import AdoptInstance, GiveBackInstance
 from bus.messages.build import AskInstances, InstancesFound, InstanceState
 from bus.messages.cloud import AskCells, AskOverview, AskTiles, CellsFound, CellState, Overview, Tiles
 from bus.messages.hosts import (
+    HOSTS_PLACED_MAX,
     AggregateDeleted,
     AggregateSet,
     AggregatesFound,
@@ -20,8 +23,11 @@ from bus.messages.hosts import (
     DeleteHost,
     HostDeleted,
     HostKind,
+    HostPlace,
     HostSet,
     HostsFound,
+    HostsPlaced,
+    PlaceHosts,
     SetAggregate,
     SetHost,
 )
@@ -32,10 +38,11 @@ from engine.inventories import AggregateId, ConsumerId, ProviderId, ResourceAmou
 from moor.client.bus_client import (
     FOUND_AT_ONCE_MAX,
     BusClient,
+    as_received,
     items_of,
     until_choosable,
 )
-from moor.client.errors import NotFound
+from moor.client.errors import NotFound, Rejected
 from moor.client.finding import Named, aggregate_ids, host_named
 from moor.client.requests import ClientSession, Listing
 
@@ -51,8 +58,21 @@ async def instances_on(asking: BusClient, host: str) -> list[InstanceState]:
 
 
 HOSTS_PAGE = 500
+_ENTRY = re.compile(r"hosts\[(\d+)\](.*)")
 # An aggregate's id follows from its name, so that to create it again makes the same one.
 AGGREGATE_NAMES = UUID("0a5c6a34-4a7e-4b8e-9d43-6f2f6a1c7d11")
+
+
+@contextmanager
+def _counted_from(start: int) -> Iterator[None]:
+    """An order has some of all entries, from this one on: its refusal names the entry among all."""
+    try:
+        yield
+    except Rejected as wrong:
+        if not start or (found := _ENTRY.fullmatch(wrong.field)) is None:
+            raise
+        field = f"hosts[{int(found[1]) + start}]{found[2]}"
+        raise type(wrong)(field, wrong.value, wrong.reason) from None
 
 
 class HostCalls(ClientSession):
@@ -65,10 +85,15 @@ class HostCalls(ClientSession):
         mode: HostMode | None = None,
         up: bool | None = None,
         kind: HostKind = "",
+        place: str = "",
         name: str = "",
     ) -> Listing[HostState, HostsFound]:
-        """All hosts in the order of their names, bare-metal nodes too; or those that are so. A page also says what they use. For admins."""
-        question = AskHosts(cell=cell, mode=mode or "", up=up, kind=kind, name=name, limit=HOSTS_PAGE)
+        """All hosts in the order of their names, bare-metal nodes too; or those that are so, or in this domain. A page also says what they
+        use. For admins.
+        """
+        question = as_received(
+            AskHosts(cell=cell, mode=mode or "", up=up, kind=kind, place=place, name=name, limit=HOSTS_PAGE)
+        )
         return Listing(self, question, HostsFound, lambda page: page.hosts)
 
     async def show_host(self, name: str) -> HostState:
@@ -95,6 +120,35 @@ class HostCalls(ClientSession):
         """
         order = SetHost(host=name, mode=mode, reason=reason, sure=sure, for_user=for_user)
         return (await self._ask(order, HostSet)).host
+
+    async def place_hosts(self, places: Iterable[tuple[str, str]], *, for_user: str = "") -> list[HostPlace]:
+        """Say where hosts are: pairs of a name (`CELL/NAME` if several cells have it) and a place, such as `dc1/hall2/row7/rack3`; an
+        empty one stands for what the host's compute or Ironic reports. Returns them with their places. For operators.
+
+        If one is unknown, or named twice, nothing is changed, and `Rejected` names its entry: `hosts[7].host`.
+        """
+        hosts = [HostPlace(host=host, place=place) for host, place in places]
+        orders: list[PlaceHosts] = []
+        for start in range(0, len(hosts), HOSTS_PLACED_MAX):
+            some = tuple(hosts[start : start + HOSTS_PLACED_MAX])
+            with _counted_from(start):
+                orders.append(as_received(PlaceHosts(hosts=some, for_user=for_user)))
+        if len(orders) > 1:
+            # None is sent before all are right.
+            known: dict[str, int] = {}
+            checked = await self._placed([structs.replace(each, only_check=True) for each in orders])
+            for number, each in enumerate(checked):
+                if (first := known.setdefault(each.host, number)) != number:
+                    why = f"hosts[{first}] names it, too"
+                    raise Rejected(f"hosts[{number}].host", hosts[number].host, why)
+        return await self._placed(orders)
+
+    async def _placed(self, orders: Sequence[PlaceHosts]) -> list[HostPlace]:
+        placed: list[HostPlace] = []
+        for number, order in enumerate(orders):
+            with _counted_from(number * HOSTS_PLACED_MAX):
+                placed += (await self._ask(order, HostsPlaced)).hosts
+        return placed
 
     async def adopt_on_node(
         self,

@@ -401,6 +401,7 @@ class BuildFields(TypedDict, total=False):
     image_name: str
     image_properties: Mapping[str, str]
     availability_zone: str
+    place: str
     group: JoinedGroup | UUID | str
     hosts: Sequence[str]
     ignore_hosts: Sequence[str]

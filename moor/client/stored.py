@@ -45,7 +45,7 @@ from bus.messages.projects import (
     SetApplication,
 )
 from engine.flavors import DeviceProfile, Flavor
-from engine.inventories import GroupId, GroupPolicy, QuotaState, near
+from engine.inventories import GroupId, GroupPolicy, PlaceRule, QuotaState, near
 from moor.client.errors import ClientError, NotFound, Rejected
 from moor.client.finding import Named, group_id
 from moor.client.placement import PlacementSession
@@ -180,14 +180,23 @@ class StoredCalls(PlacementSession):
     # Server groups
 
     async def create_group(
-        self, policy: GroupPolicy, *, name: str = "", max_per_host: int = 1, group: UUID | None = None
+        self,
+        policy: GroupPolicy,
+        *,
+        name: str = "",
+        max_per_host: int = 1,
+        rules: Sequence[PlaceRule] = (),
+        group: UUID | None = None,
     ) -> GroupState:
-        """Create a server group; `boot(..., group=group.id)` builds members of it. To repeat it with the same id (`group`) is harmless."""
+        """Create a server group; `boot(..., group=group.id)` builds members of it. `rules` say how members are placed in domains. To repeat
+        it with the same id (`group`) is harmless.
+        """
         order = CreateGroup(
             id=GroupId(group or uuid4()),
             policy=policy,
             name=name,
             max_per_host=max_per_host,
+            rules=tuple(rules),
             project=self.project,
         )
         return (await self._ask(order, GroupsFound)).groups[0]

@@ -96,6 +96,7 @@ class SyncClient(ClientThread):
     offload = _orders(Client.offload)
     overview = _waits(Client.overview)
     pause_campaign = _waits(Client.pause_campaign)
+    place_hosts = _waits(Client.place_hosts)
     plan = _waits(Client.plan)
     plan_campaign = _waits(Client.plan_campaign)
     plan_drain = _waits(Client.plan_drain)

@@ -103,7 +103,7 @@ class BareMetalPlan(Struct, frozen=True, kw_only=True):
 class CloudPlan(Struct, frozen=True, kw_only=True):
     """The parts of a cloud.
 
-    `cells` has the number of simulated hosts of each cell, and `host_size` what differs from their usual size; `faults` is their fault
+    `cells` has the number of simulated hosts of each cell, `host_size` what differs from their usual size, and `host_place` where they are; `faults` is their fault
     script, or its path. `workers`: how many of each kind, conductors in each cell, if each is a process of its own; in one process
     there is one of each. There `computes` open the hosts of a cell in place of simulated ones, and with `keeps_hosts` the instances
     on simulated hosts are stored in the database, for the next cloud on it.
@@ -111,6 +111,7 @@ class CloudPlan(Struct, frozen=True, kw_only=True):
 
     cells: Mapping[str, int]
     host_size: str = ""
+    host_place: str = ""
     faults: Struct | Path | None = None
     metal: BareMetalPlan | None = None
     settings: CloudSettings = CloudSettings()
@@ -120,21 +121,24 @@ class CloudPlan(Struct, frozen=True, kw_only=True):
 
     def variables_of(self, cell: str) -> Mapping[str, str]:
         """The variables of a process that simulates the hosts of this cell."""
-        return {"MOOR_CELL": cell} | simulated_hosts(self.cells[cell], self.host_size, self.faults)
+        return {"MOOR_CELL": cell} | simulated_hosts(
+            self.cells[cell], self.host_size, self.host_place, self.faults
+        )
 
     def opens(self, cell: str, database_url: str) -> OpensHosts:
-        """What opens the hosts of this cell in this process. Raises ValueError for a wrong `host_size` or fault script."""
+        """What opens the hosts of this cell in this process. Raises ValueError for a wrong `host_size`, `host_place` or fault script."""
         kept = environment_of(CloudSettings(database=self.settings.database), {})
         kept["MOOR_DB_URL"] = database_url if self.keeps_hosts else ""
         return self.computes.get(cell) or driver_named("simulated", {**self.variables_of(cell), **kept})
 
 
-def simulated_hosts(count: int, size: str, faults: Struct | Path | None) -> dict[str, str]:
+def simulated_hosts(count: int, size: str, place: str, faults: Struct | Path | None) -> dict[str, str]:
     """The variables of the driver `simulated`."""
     script = msgspec.json.encode(faults).decode() if isinstance(faults, Struct) else str(faults or "")
     return {
         "MOOR_COMPUTE_HOSTS": str(count),
         "MOOR_COMPUTE_HOST_SIZE": size,
+        "MOOR_COMPUTE_PLACE": place,
         "LABORATORY_FAULTS": script,
     }
 

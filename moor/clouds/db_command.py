@@ -102,6 +102,7 @@ _PLACEMENT = {
     "resource_classes": (READ, ADD, CHANGE),
     "traits": (READ, ADD, CHANGE),
     "provider_traits": (READ, ADD, DELETE),
+    "provider_places": (READ, ADD, DELETE),
     "provider_aggregates": (READ, ADD, DELETE),
     "holders": (READ, ADD, DELETE),
     "change_log": (READ, ADD, DELETE),

@@ -145,6 +145,7 @@ def compute(
     ] = None,
     hosts: Annotated[int, option_of(GENERAL, "compute_hosts", min=1)] = 100,
     host_size: Annotated[str, option_of(GENERAL, "compute_host_size", metavar="NAME=VALUE,...")] = "",
+    host_place: Annotated[str, option_of(GENERAL, "compute_place", metavar="PLACE")] = "",
     faults: FaultsFile = None,
     pool: PoolFlags = None,
     network: NetworkFlags = None,
@@ -156,7 +157,7 @@ def compute(
     addresses = _stated(bus, db)
     # The cell is no setting of its own.
     settings = structs.replace(tuned(COMPUTE, others=compute_flags(pool, network)), cell=cell)
-    variables = {"MOOR_CELL": cell} | simulated_hosts(hosts, host_size, faults)
+    variables = {"MOOR_CELL": cell} | simulated_hosts(hosts, host_size, host_place, faults)
     kept = CloudSettings(database=tuned(DATABASE))
     if driver == "libvirt":
         kept = structs.replace(kept, libvirt=tuned(LIBVIRT, hosts=uri, folder=folder))

@@ -104,6 +104,7 @@ def up(
     *,
     hosts: Annotated[int, option_of(GENERAL, "compute_hosts", min=1, max=10_000)] = 20,
     host_size: Annotated[str, option_of(GENERAL, "compute_host_size", metavar="NAME=VALUE,...")] = "",
+    host_place: Annotated[str, option_of(GENERAL, "compute_place", metavar="PLACE")] = "",
     faults: FaultsFile = None,
     nodes: Annotated[
         int, option(min=0, max=10_000, help="How many bare-metal nodes a simulated Ironic has.")
@@ -132,6 +133,7 @@ def up(
     plan = CloudPlan(
         cells=dict.fromkeys(names, hosts),
         host_size=host_size,
+        host_place=host_place,
         faults=faults,
         metal=_metal(settings, nodes, daemons, ironic_listen, names) if nodes else None,
         settings=tuned_cloud(IN_ONE_PROCESS, scheduler, pool, network),

@@ -1,15 +1,19 @@
 """`moor host`, `moor cell`, `moor aggregate` and `moor evacuate`: hosts, the cells that they are in, groups of them, and how they are emptied."""
 
+import csv
+import re
 import shlex
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 from uuid import UUID
 
 import click
 
 from engine.hosts import cell_and_name
+from engine.places import why_no_place
 from kit.clock import now
 from kit.process import stopped_by_signals
 from moor.client import (
@@ -18,6 +22,7 @@ from moor.client import (
     ClientError,
     Emptied,
     HostMode,
+    HostPlace,
     HostState,
     NotFound,
     Rejected,
@@ -56,7 +61,7 @@ from moor.resources import AGGREGATE, CELL, HOST, HostShown
 from moor.showing import print_all, print_one
 from moor.tables import Columns, print_table
 
-app = commands_of(HOST, "Hosts: list, capabilities, show, set, drain, delete.")
+app = commands_of(HOST, "Hosts: list, capabilities, show, set, place, drain, delete.")
 cell_app = commands_of(CELL, "Cells: list, show.")
 
 
@@ -155,6 +160,71 @@ def set_hosts(
             return await moor.set_host(name, mode, reason=reason, sure=True)
 
     _for_each(bus, names, filters, f"set {mode}", set_one, yes=yes)
+
+
+@app.verb("place")
+def place_hosts(
+    words: Annotated[
+        list[str] | None,
+        argument(
+            metavar="[HOST... PLACE]",
+            help="Hosts, and the domains that they are in, the largest first: dc1/hall2/row7/rack3. An empty place stands for what the "
+            "host's compute or Ironic reports.",
+            completes=completes(HOST),
+        ),
+    ] = None,
+    bus: BusUrl = "",
+    *,
+    file: Annotated[
+        Path | None,
+        option(metavar="FILE", show_default=False, help="A CSV file with a line HOST,PLACE for each host."),
+    ] = None,
+    _output: Output = None,
+) -> None:
+    """Say where hosts are: all of them, or, if one is wrong, none. It counts before what their computes or Ironic report."""
+    if (file is None) is not bool(words):
+        raise click.BadParameter("give either HOST... PLACE or --file")
+    *hosts, place = words or [""]
+    if file is None and not hosts:
+        raise click.BadParameter(
+            f"{place!r} is all that is given: the last word is the place, those before it are hosts"
+        )
+    # Each with the words by which an error names it.
+    named = [(host, place, host) for host in hosts] if file is None else _placed_by(file)
+    for _, where, at in named:
+        if why := why_no_place(where):
+            raise click.BadParameter(f"{at}: place is {where!r}: {why}")
+
+    async def work(moor: Client) -> list[HostPlace]:
+        try:
+            return await moor.place_hosts([(host, where) for host, where, _ in named])
+        except Rejected as wrong:
+            entry = re.match(r"hosts\[(\d+)\]", wrong.field)
+            fail(f"{named[int(entry[1])][2] if entry else wrong.field}: {wrong.reason}; nothing was changed")
+
+    print_all(with_client(bus, work, operates=True), _PLACED, "nothing was changed")
+
+
+_PLACED = Columns[HostPlace]({"host": lambda each: each.host, "place": lambda each: each.place})
+
+
+def _placed_by(file: Path) -> list[tuple[str, str, str]]:
+    """The hosts and places in the lines of a file, each with the line's number. Empty lines and comments do not count."""
+    try:
+        lines = [*csv.reader(file.read_text(encoding="utf-8").splitlines())]
+    except (OSError, ValueError, csv.Error) as problem:
+        raise click.BadParameter(f"--file is '{file}': {problem}") from None
+    found: list[tuple[str, str, str]] = []
+    for number, row in enumerate(lines, 1):
+        cells = [each.strip() for each in row]
+        if not any(cells) or cells[0].startswith("#") or (number == 1 and cells == ["host", "place"]):
+            continue
+        if len(cells) != 2 or not cells[0]:  # noqa: PLR2004 - HOST,PLACE
+            raise click.BadParameter(f"{file} line {number}: it must be HOST,PLACE, and is {','.join(row)!r}")
+        found.append((cells[0], cells[1], f"{file} line {number}: host {cells[0]!r}"))
+    if not found:
+        raise click.BadParameter(f"--file is '{file}', which names no host")
+    return found
 
 
 @app.verb("delete")

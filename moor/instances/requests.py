@@ -277,6 +277,9 @@ class ElseOptions(Struct, frozen=True):
 
 class HostOptions(Struct, frozen=True):
     az: Annotated[str, option("--az", help="Only in this availability zone.")] = ""
+    place: Annotated[
+        str, option(metavar="DOMAIN", help="Only on hosts in this domain, such as dc1/hall2.")
+    ] = ""
     host: Annotated[
         list[str] | None,
         option(help="Only on these hosts; may be repeated.", completes=completes(HOST)),
@@ -291,6 +294,7 @@ class HostOptions(Struct, frozen=True):
         """The fields that these options set in a build request."""
         return {
             "availability_zone": self.az,
+            "place": self.place,
             "hosts": tuple(self.host or ()),
             "ignore_hosts": tuple(self.ignore_host or ()),
         }

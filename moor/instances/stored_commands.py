@@ -8,13 +8,25 @@ import click
 import msgspec
 from msgspec import Struct, structs
 
-from engine.inventories import GroupPolicy
-from moor.client import Client, DeviceGroup, DeviceProfile, Flavor, NamedImage
+from engine.inventories import INTEGER_MAX, GroupPolicy
+from engine.places import PLACE_LEVELS_MAX
+from moor.client import Client, DeviceGroup, DeviceProfile, Flavor, NamedImage, PlaceRule
 from moor.flags import argument, option
 from moor.instances.requests import FlavorOptions
-from moor.options import BusUrl, Output, Project, flag_of, pairs_of, put_once, with_client, wrong_value
+from moor.options import (
+    BusUrl,
+    Output,
+    Project,
+    flag_of,
+    option_of,
+    pairs_of,
+    put_once,
+    with_client,
+    wrong_value,
+)
 from moor.resource_commands import commands_of, completes, print_thing
 from moor.resources import FLAVOR, GROUP, IMAGE, PLACES, PROFILE
+from moor.settings import GENERAL
 
 NewName = Annotated[str, argument(metavar="NAME")]
 
@@ -171,6 +183,17 @@ group_app = commands_of(
 )
 
 
+def _level(flag: str, text: str, names: Sequence[str]) -> int:
+    """The level that is named, or that has this number."""
+    if text in names:
+        return names.index(text) + 1
+    if text.isdecimal() and 1 <= int(text) <= PLACE_LEVELS_MAX:
+        return int(text)
+    raise click.BadParameter(
+        f"{flag} names the level {text!r}: it must be {', '.join(names)}, or a number from 1 to {PLACE_LEVELS_MAX}"
+    )
+
+
 @group_app.verb("create")
 def create_group(
     name: NewName,
@@ -186,21 +209,64 @@ def create_group(
         ),
     ] = None,
     policy: Annotated[
-        GroupPolicy,
+        GroupPolicy | None,
         option(
             help="affinity: all members on one host, which the first one chooses; anti-affinity: at most --max-per-host members on a "
-            "host; the soft ones only prefer hosts."
+            "host; the soft ones only prefer hosts. With a rule for domains: soft-anti-affinity if not given.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     max_per_host: Annotated[
         int, option(min=1, help="With anti-affinity: how many members one host may have.")
     ] = 1,
+    max_per: Annotated[
+        list[str] | None,
+        option(
+            metavar="LEVEL=N",
+            help="At most N members in a domain of this level, such as rack=2; may be repeated.",
+        ),
+    ] = None,
+    spread: Annotated[
+        list[str] | None,
+        option(
+            metavar="LEVEL",
+            help="Prefer the domains of this level with the fewest members; may be repeated.",
+        ),
+    ] = None,
+    together: Annotated[
+        list[str] | None,
+        option(metavar="LEVEL", help="All members in one domain of this level; may be repeated."),
+    ] = None,
+    place_levels: Annotated[
+        str, option_of(GENERAL, "place_levels", metavar="NAME,NAME")
+    ] = "dc,hall,row,rack",
     _output: Output = None,
 ) -> None:
-    """Create a group. `moor boot --group NAME` builds members of it."""
+    """Create a group. `moor boot --group NAME` builds members of it.
+
+    A LEVEL is a name of --place-levels, or the level's number: 1 is that of the largest domains.
+    """
+    names = [each.strip() for each in place_levels.split(",")]
+    rules: list[PlaceRule] = []
+    for text in max_per or ():
+        level, _, most = text.partition("=")
+        if not most.isdecimal() or not 1 <= int(most) <= INTEGER_MAX:
+            raise click.BadParameter(f"--max-per is {text!r}: it must be LEVEL=N, such as rack=2")
+        rules.append(
+            PlaceRule(level=_level("--max-per", level, names), policy="anti-affinity", max_members=int(most))
+        )
+    softly: GroupPolicy = "soft-anti-affinity"
+    rules += [PlaceRule(level=_level("--spread", each, names), policy=softly) for each in spread or ()]
+    rules += [
+        PlaceRule(level=_level("--together", each, names), policy="affinity") for each in together or ()
+    ]
+    if policy is None and not rules:
+        raise click.BadParameter("--policy is not given: without a rule for domains a group needs one")
     created = with_client(
         bus,
-        lambda moor: moor.create_group(policy, name=name, max_per_host=max_per_host, group=id_),
+        lambda moor: moor.create_group(
+            policy or softly, name=name, max_per_host=max_per_host, rules=rules, group=id_
+        ),
         project=project,
     )
     print_thing(GROUP, created)

@@ -21,7 +21,13 @@ from nova_bridge.databases import CONNECTIONS_MAX, NovaDatabaseError
 from nova_bridge.importing.handing_over import Cloud, HandingOver, HostReport
 from nova_bridge.importing.reading import HostRow, NovaDatabases, nova_databases
 from nova_bridge.importing.records import ContradictionError
-from nova_bridge.importing.shared import Difference, compare_shared, create_shared, read_shared
+from nova_bridge.importing.shared import (
+    Difference,
+    compare_places,
+    compare_shared,
+    create_shared,
+    read_shared,
+)
 from nova_bridge.importing.trace_command import export_history
 from nova_bridge.shadow.report_command import report
 
@@ -95,6 +101,13 @@ def take_over(
         str,
         option(metavar="HOST", help="Give this host back to Nova, if nothing new was built or moved there."),
     ] = "",
+    place_from: Annotated[
+        str,
+        option(
+            metavar="KEY,KEY",
+            help="Hosts are where the metadata of their aggregates says: the key of the largest domains first, such as zone,hall,rack.",
+        ),
+    ] = "",
     patience: Annotated[
         float, option(min=0.1, metavar="SECONDS", help="How long to wait for each answer.")
     ] = 30.0,
@@ -126,6 +139,7 @@ def take_over(
                 [give_back] if give_back else host or (),
                 verify=verify,
                 give_back=bool(give_back),
+                place_from=[key.strip() for key in place_from.split(",") if key.strip()],
             )
 
     try:
@@ -157,7 +171,13 @@ async def _clients(
 
 
 async def _import(
-    databases: NovaDatabases, cloud: Cloud, wanted: Sequence[str], *, verify: bool, give_back: bool
+    databases: NovaDatabases,
+    cloud: Cloud,
+    wanted: Sequence[str],
+    *,
+    verify: bool,
+    give_back: bool,
+    place_from: Sequence[str] = (),
 ) -> Imported:
     rows = await databases.hosts()
     chosen = [row for row in rows if not wanted or row.name in wanted]
@@ -170,6 +190,7 @@ async def _import(
         problems += shared.problems
         hosts, names = [*cloud.hosts.values()], {row.name for row in rows}
         found = await compare_shared(cloud.api, shared, hosts, cloud.providers, names=names)
+        found += compare_places(shared.aggregates, hosts, place_from)
     if not verify:
         problems += await create_shared(cloud.api, found)
     handing = HandingOver(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import product, takewhile
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -9,11 +10,20 @@ from msgspec import Struct
 from bus.message import Message
 from bus.messages.build import BuildRejected
 from bus.messages.catalog import AskFlavors, CreateFlavor, FlavorsFound
-from bus.messages.hosts import HOSTS_PER_ORDER_MAX, AggregatesFound, AskAggregates, SetAggregate
+from bus.messages.hosts import (
+    HOSTS_PER_ORDER_MAX,
+    HOSTS_PLACED_MAX,
+    AggregatesFound,
+    AskAggregates,
+    HostPlace,
+    PlaceHosts,
+    SetAggregate,
+)
 from bus.messages.projects import AskGroups, CreateGroup, GroupsFound, GroupState
 from engine.flavors import Flavor
-from engine.hosts import Aggregate, HostState
+from engine.hosts import Aggregate, HostState, host_in_cell
 from engine.inventories import AggregateId, GroupId, ProviderState
+from engine.places import why_no_place
 from kit.errors import UNREADABLE
 from kit.parts import batches_of
 from moor.client.bus_client import BusClient, items_of
@@ -22,6 +32,8 @@ from nova_bridge.importing.reading import NovaDatabases
 from nova_bridge.importing.records import ContradictionError, check_message, id_of, text_in, whole_in, wrong
 
 AT_ONCE = 200
+# A difference about many hosts names so many.
+NAMED_MAX = 3
 T = TypeVar("T")
 Row = Mapping[str, Any]
 _SIZES = {
@@ -252,6 +264,34 @@ def _of_aggregates(
             ]
         if more:
             yield Difference(what, "; ".join(more))
+
+
+def compare_places(
+    aggregates: Sequence[NovaAggregate], hosts: Sequence[HostState], keys: Sequence[str]
+) -> list[Difference]:
+    """Where these hosts are by the metadata of their aggregates: each key names the domains of one level, the largest first."""
+    values: dict[tuple[str, str], str] = {}
+    for aggregate in sorted(aggregates, key=lambda each: each.name):
+        for key, name in product(aggregate.metadata.keys() & {*keys}, aggregate.hosts):
+            values.setdefault((name, key), aggregate.metadata[key])
+    at: dict[str, list[HostState]] = {}
+    for host in hosts:
+        found = takewhile(bool, [values.get((host.name, key), "") for key in keys])
+        if (place := "/".join(found)) and place != host.place:
+            at.setdefault(place, []).append(host)
+    return [
+        _misplaced(place, some) for place, there in at.items() for some in batches_of(there, HOSTS_PLACED_MAX)
+    ]
+
+
+def _misplaced(place: str, hosts: Sequence[HostState]) -> Difference:
+    what = f"place of {', '.join(host_in_cell(each.cell, each.name) for each in hosts[:NAMED_MAX])}"
+    if more := len(hosts) - NAMED_MAX:
+        what += f" and {more} more" if more > 0 else ""
+    if why := why_no_place(place):
+        return Difference(what, f"{place!r} by Nova's aggregates: {why}")
+    entries = tuple([HostPlace(host=str(each.id), place=place) for each in hosts])
+    return Difference(what, f"{place} by Nova's aggregates, and not here", (PlaceHosts(hosts=entries),))
 
 
 def _named_otherwise(there: NovaAggregate, here: Aggregate) -> Iterator[str]:

@@ -231,7 +231,7 @@ def keys_of_orders(orders: Sequence[ClaimOrder]) -> ClaimKeys:
             if order.returns is not None:
                 consumers[order.returns.int] = order.returns
         if order.group is not None:
-            groups.setdefault(order.group.id, order.group)
+            groups[order.group.id] = _defined_by(groups.get(order.group.id), order.group)
         share = order.share
         providers[share.host.int] = share.host
         for amount in share.amounts:
@@ -246,6 +246,11 @@ def keys_of_orders(orders: Sequence[ClaimOrder]) -> ClaimKeys:
         allocations={},
         owned=orders,
     )
+
+
+def _defined_by(known: ServerGroup | None, named: ServerGroup) -> ServerGroup:
+    """A group as the first order of a batch defines it; but an order of release 0.1.0 has no rules."""
+    return named if known is None or (named.rules and not known.rules) else known
 
 
 # May all of these claims be granted, right now? If not, none of them is.

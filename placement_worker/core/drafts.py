@@ -347,7 +347,10 @@ def judge_place(
     if joins is not None and (foreign := draft.groups.judge_joining(group, joins, by_cell=by_cell)):
         return foreign
     leaves = order.leaves if isinstance(order, SwapClaim) else ()
-    against = draft.groups.judge(group, host, [one.id for one in leaving], leaves)
+    going = [one.id for one in leaving]
+    against = draft.groups.judge(group, host, going, leaves) or draft.groups.judge_rules(
+        group, host, (order.consumer, *going), leaves
+    )
     if against is not None:
         return against
     if joins is not None:

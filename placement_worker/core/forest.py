@@ -196,13 +196,15 @@ def depths_under(root: ProviderId, providers: Providers) -> dict[ProviderId, int
 
 
 def is_same_to_claims(one: ProviderBook, other: ProviderBook) -> bool:
-    """Is everything equal that a claim may rely on: inventories, traits, aggregates, the parent?"""
+    """Is everything equal that a claim may rely on: inventories, traits, aggregates, the parent, the place?"""
     return (
         one.parent == other.parent
         and one.inventories == other.inventories
         # It does not matter whether the reporter or an operator set a trait.
         and one.traits | one.operator_traits == other.traits | other.operator_traits
         and one.aggregates == other.aggregates
+        # And here, who set the place.
+        and one.place == other.place
     )
 
 

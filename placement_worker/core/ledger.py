@@ -152,7 +152,8 @@ class Ledger(Struct, frozen=True):
     providers that a consumer holds something of, and hosts of consumers. These are found by the integers of their ids: a UUID
     is hashed in Python (0.48 us a lookup instead of 0.11), which would cost as much as deciding the batch. `classes` are the custom resource
     classes, and `groups` the server groups, that the batch names and that exist. `quotas` are those of its projects: only a
-    project with a limit has one.
+    project with a limit has one. `places` are those of the hosts that the batch names and of groups' members, as far as a group has hard
+    rules.
     """
 
     consumers: Mapping[int, Consumer]
@@ -161,6 +162,7 @@ class Ledger(Struct, frozen=True):
     classes: frozenset[str] = frozenset()
     groups: Mapping[GroupId, GroupBook] = {}
     quotas: Mapping[str, Quota] = {}
+    places: Mapping[ProviderId, str] = {}
 
 
 class Touched(Struct, frozen=True, gc=False):
@@ -204,7 +206,8 @@ class ClaimChanges(HolderChanges, frozen=True, kw_only=True):
 class ProviderBook(Struct, frozen=True):
     """One provider with all that reports and administrators write of it. No report removes `operator_traits`.
 
-    `made_by_name`: it was written by name, and no report has named its inventories: no report removes it.
+    `made_by_name`: it was written by name, and no report has named its inventories: no report removes it. `operator_place` counts
+    before the reported place, if it is not empty.
     """
 
     id: ProviderId
@@ -216,6 +219,12 @@ class ProviderBook(Struct, frozen=True):
     operator_traits: frozenset[str] = frozenset()
     aggregates: frozenset[AggregateId] = frozenset()
     made_by_name: bool = False
+    reported_place: str = ""
+    operator_place: str = ""
+
+    @property
+    def place(self) -> str:
+        return self.operator_place or self.reported_place
 
 
 class TreeBook(Struct, frozen=True):

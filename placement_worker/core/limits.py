@@ -6,17 +6,20 @@ from msgspec import structs
 
 from bus.messages.books import Done, SetQuota, UnknownClass, WriteVerdict
 from engine.inventories import (
+    HARD_POLICIES,
     INSTANCES,
     ConsumerId,
     GroupId,
     GroupMember,
     Holder,
+    PlaceRule,
     ProviderId,
     ResourceAmount,
     ServerGroup,
     Vocabulary,
     unknown_names,
 )
+from engine.places import domain_of
 from engine.refusals import GroupRefused, NotAllowed, OverLimit, QuotaExceeded
 from placement_worker.core.ledger import (
     SHARED,
@@ -187,6 +190,10 @@ def wrong_quota(quota: Quota, used: Mapping[str, int]) -> str:
 #     affinity              All members are on one host. The first member chooses it.
 #     soft policies         They forbid nothing. The scheduler prefers hosts by them.
 #
+# Rules of a group say the same of the domains of a level (engine/places.py): a domain has at most `max_members`, or one has all. A
+# host's domain is that of its place now. A consumer that moves does not count against itself; while it is a member at both ends of
+# its move, it counts at both for others. Claims of release 0.1.0 name no rules: those of the group's row are judged.
+#
 # A member is a consumer that holds something and whose row names the group. The cleanup consumer of a silent host is a
 # member, since the instance may still run there. A migration on another host than its instance's is a member, since the
 # instance may come back. A release ends the membership. Only claims and swaps are judged by the policy; a consumer that an
@@ -199,9 +206,12 @@ def wrong_quota(quota: Quota, used: Mapping[str, int]) -> str:
 # until the API level does.
 
 
-HARD = ("affinity", "anti-affinity")
 # A refusal names so many of the members that stand against it.
 NAMED_MAX = 10
+
+
+def is_judged(group: ServerGroup) -> bool:
+    return group.policy in HARD_POLICIES or bool(group.hard_rules)
 
 
 class GroupsDraft:
@@ -211,6 +221,7 @@ class GroupsDraft:
         self._known = {group: book.row for group, book in ledger.groups.items()}
         # The host of each member.
         self._members = _members(ledger)
+        self._places = ledger.places
         self.written: dict[GroupId, GroupRow] = {}
         self.joined: list[GroupMember] = []
         self.left: list[Holder] = []
@@ -236,6 +247,39 @@ class GroupsDraft:
             return _refused(group, against) if against else None
         return None
 
+    def judge_rules(
+        self,
+        group: ServerGroup,
+        host: ProviderId,
+        leaving: Collection[ConsumerId],
+        leaves: Collection[ProviderId] = (),
+    ) -> GroupRefused | None:
+        """Why a consumer may not live in the domains of this host as a member of the group, as `judge` does for the host itself."""
+        known, rules = self._known.get(group.id), group.hard_rules
+        if known is not None and known.definition.rules:
+            rules = known.definition.hard_rules
+        members = self._members.get(group.id, {}) if rules else {}
+        others = [(other, there) for other, there in members.items() if other not in leaving]
+        for rule in rules:
+            domain = self._domain(host, rule)
+            if not domain:
+                return GroupRefused(
+                    group=group.id, policy=rule.policy, host=host, members=(), count=0, rule=rule
+                )
+            inside = [each for each in others if self._domain(each[1], rule) == domain]
+            if rule.policy == "anti-affinity":
+                against = inside if len(inside) >= rule.max_members else []
+            else:
+                stay = [each for each in others if each[1] not in leaves]
+                against = [each for each in stay if each not in inside]
+            if against:
+                where = domain if rule.policy == "anti-affinity" else self._domain(min(against)[1], rule)
+                return _refused(group, against, rule, where)
+        return None
+
+    def _domain(self, host: ProviderId, rule: PlaceRule) -> str:
+        return domain_of(self._places.get(host, ""), rule.level)
+
     def judge_joining(self, group: ServerGroup, project: str, *, by_cell: bool) -> NotAllowed | None:
         """Why no consumer of this project may join the group; `by_cell`: the order comes from a cell."""
         known = self._known.get(group.id)
@@ -248,12 +292,16 @@ class GroupsDraft:
     def joined_by(self, group: ServerGroup, project: str, *, by_cell: bool) -> None:
         """Write the group's row, if this claim says something new of it: the claim of a member was granted."""
         known = self._known.get(group.id)
+        new_rules = known is not None and bool(group.rules) and not known.definition.rules
         if known is None:
             row = GroupRow(group, None if by_cell else project)
-        elif by_cell or known.project in (SHARED, project):
+        elif by_cell or (known.project in (SHARED, project) and not new_rules):
             return
         else:
-            row = GroupRow(group, project if known.project is None else SHARED)
+            # A claim of release 0.1.0 has not told the rules, and does not take them away.
+            group = group if group.rules else structs.replace(group, rules=known.definition.rules)
+            is_ours = known.project in (None, project)
+            row = GroupRow(group, project if is_ours else SHARED)
         self._known[group.id] = self.written[group.id] = row
 
     def changed(self, before: Consumer, after: Consumer, *, is_alive: bool) -> None:
@@ -275,6 +323,13 @@ class GroupsDraft:
         if row is None or row.definition == group:
             return None
         known = row.definition
+        if known.rules and group.rules and known.rules != group.rules:
+            return NotAllowed(
+                field="group.rules",
+                reason=f"server group {group.id} is known with other rules for domains than this claim says",
+            )
+        if (known.policy, known.max_per_host) == (group.policy, group.max_per_host):
+            return None
         if known.policy != group.policy:
             return NotAllowed(
                 field="group.policy",
@@ -300,14 +355,21 @@ def _members(ledger: Ledger) -> dict[GroupId, dict[ConsumerId, ProviderId]]:
     return members
 
 
-def _refused(group: ServerGroup, against: list[tuple[ConsumerId, ProviderId]]) -> GroupRefused:
+def _refused(
+    group: ServerGroup,
+    against: list[tuple[ConsumerId, ProviderId]],
+    rule: PlaceRule | None = None,
+    domain: str = "",
+) -> GroupRefused:
     # In the order of ids, so that every store names the same ones.
     against.sort()
     host = against[0][1]
-    there = [who for who, at in against if at == host]
+    there = [who for who, at in against if rule or at == host]
     return GroupRefused(
+        rule=rule,
+        domain=domain,
         group=group.id,
-        policy=group.policy,
+        policy=rule.policy if rule else group.policy,
         host=host,
         members=tuple(there[:NAMED_MAX]),
         count=len(there),

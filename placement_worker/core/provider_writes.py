@@ -34,6 +34,7 @@ from bus.messages.books import (
     RenameClass,
     SetAggregates,
     SetInventories,
+    SetPlaces,
     SetTraits,
     UnknownClass,
     UnknownProvider,
@@ -86,6 +87,8 @@ def keys_of_provider_writes(writes: Iterable[ProviderWrite]) -> ForestKeys:
             ):
                 trees.add(provider)
                 classes.add(resource)
+            case SetPlaces(places=places):
+                trees |= {each.provider for each in places}
             case SetTraits(provider=provider):
                 trees.add(provider)
                 traits.update(write.traits)
@@ -116,6 +119,8 @@ def _judge(draft: ForestDraft, standard: Vocabulary, write: ProviderWrite) -> Wr
         case DeleteProvider():
             book = _book(draft, write.id)
             return _delete(draft, book) if book else UnknownProvider(provider=write.id, field="id")
+        case SetPlaces():
+            return _set_places(draft, write)
         case _:
             book = _book(draft, write.provider)
             if book is None:
@@ -185,6 +190,23 @@ def _delete(draft: ForestDraft, book: ProviderBook) -> WriteVerdict:
     if lost := lost_inventory(book, ()):
         return lost
     draft.remove_provider(book.id)
+    return Done()
+
+
+def _set_places(draft: ForestDraft, write: SetPlaces) -> WriteVerdict:
+    for number, each in enumerate(write.places):
+        book = _book(draft, each.provider)
+        if book is None:
+            return UnknownProvider(provider=each.provider, field=f"places[{number}].provider")
+        if book.parent is not None:
+            return NotAllowed(
+                field=f"places[{number}].provider",
+                reason=f"provider {each.provider} has the parent {book.parent}, and only a root has a place",
+            )
+    for each in write.places:
+        before = draft.book_of(each.provider)
+        after = structs.replace(before, operator_place=each.place)
+        draft.rewrite(structs.replace(after, generation=before.generation + (before.place != after.place)))
     return Done()
 
 

@@ -306,6 +306,7 @@ def _rewritten(book: ProviderBook | None, reported: ReportedProvider) -> Provide
         aggregates=(old.aggregates if reported.aggregates is None else frozenset(reported.aggregates)).union(
             reported.joins
         ),
+        reported_place=old.reported_place if reported.place is None else reported.place,
     )
     if book and new.name == book.name and is_same_to_claims(new, book):
         # Nothing visible changed, even if a trait that an operator set is now also the reporter's.
@@ -368,6 +369,11 @@ def _nonsense(report: ReportInventory, vocabulary: Vocabulary) -> Iterator[NotAl
                 field=f"providers[{position}].id", reason=f"provider {provider.id} is reported twice"
             )
         named.add(provider.id)
+        if provider.place and provider.id != report.root:
+            yield NotAllowed(
+                field=f"providers[{position}].place",
+                reason=f"provider {provider.id} is below {report.root}, and only a root has a place",
+            )
         yield from _nonsense_about(provider, f"providers[{position}]", vocabulary)
     for position, removed in enumerate(report.removed):
         if removed in named:

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from msgspec import Struct, structs
 from sqlalchemy import Connection
 
-from engine.inventories import CUSTOM, GroupId, ProviderId, ServerGroup
+from engine.inventories import CUSTOM, GroupId, ProviderId, ServerGroup, rules_as_text, rules_in
 from kit.clock import now
 from kit.errors import Bug, Transient
 from kit.sql import (
@@ -33,7 +33,7 @@ from kit.sql import (
     moment_text,
 )
 from placement_worker.core.ledger import ClaimChanges, ClaimKeys, GroupRow, Ledger, Quota
-from placement_worker.core.limits import HARD
+from placement_worker.core.limits import is_judged
 from placement_worker.store import AdminDecision, DecideAllocations
 from placement_worker.store_sql import log
 from placement_worker.store_sql.consumers import LAST_QUOTA, LOCK_QUOTAS, quota_of
@@ -78,11 +78,21 @@ _READ_MEMBERS = by_keys(
     "SELECT uuid, server_group, host FROM consumers WHERE server_group = ANY ($1::text::uuid[])"
 )
 
-# Rows inserted here are locked already: no other transaction can see them.
-_MAKE_GROUPS = RowColumns(server_groups, "uuid", "policy", "max_per_host").insert(
-    "ON CONFLICT (uuid) DO NOTHING", returning=("uuid",)
+_READ_PLACES = by_keys(
+    "SELECT providers.uuid, spot.place FROM providers"
+    " JOIN provider_places AS spot ON spot.provider_id = ANY (ARRAY[providers.id])"
+    " WHERE providers.uuid = ANY ($1::text::uuid[]) ORDER BY spot.set_by_operator"
 )
-_GROUP = RowColumns(server_groups, "uuid", "policy", "max_per_host", "project_id", free_texts=("project_id",))
+
+# Rows inserted here are locked already: no other transaction can see them.
+_MAKE_GROUPS = RowColumns(
+    server_groups, "uuid", "policy", "max_per_host", "rules", free_texts=("rules",)
+).insert("ON CONFLICT (uuid) DO NOTHING", returning=("uuid",))
+_GROUP = RowColumns(
+    server_groups,
+    *("uuid", "policy", "max_per_host", "project_id", "rules"),
+    free_texts=("project_id", "rules"),
+)
 _LOCK_GROUPS, _WRITE_GROUPS = _GROUP.lock("uuid"), _GROUP.update()
 _DROP_GROUPS = RowColumns(server_groups).delete_unlocked("uuid")
 
@@ -142,6 +152,9 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
             await self._add_consumers(locked, rows)
             self._quotas.check_projects(locked.projects_of_holders())
         await self._lock_providers(locked)
+        # After the locks: the place of a host that the batch names stays until it ends.
+        if hosts := locked.hosts_with_rules():
+            locked.add_places(await _READ_PLACES.fetch(self._transaction, hosts))
         ledger = locked.ledger()
         if not any(name.startswith(CUSTOM) for name in keys.classes):
             return ledger
@@ -188,7 +201,8 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         existed before, as they are stored.
         """
         new = await _MAKE_GROUPS.fetch(
-            self._transaction, [(each.id, each.policy, each.max_per_host) for each in groups]
+            self._transaction,
+            [(each.id, each.policy, each.max_per_host, rules_as_text(each.rules)) for each in groups],
         )
         made = {id_of(row[0]) for row in new}
         self._made_groups = [each.id for each in groups if each.id in made]
@@ -198,8 +212,11 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
                 "a server group was pruned at the moment of a new claim in it: the batch is tried again"
             )
         known = [
-            GroupRow(ServerGroup(id=GroupId(id_of(row[0])), policy=row[1], max_per_host=row[2]), row[3])
-            for row in rows
+            GroupRow(
+                ServerGroup(id=GroupId(id_of(uuid)), policy=policy, max_per_host=most, rules=rules_in(rules)),
+                project,
+            )
+            for uuid, policy, most, project, rules in rows
         ]
         return [each for each in known if each.definition.id not in made]
 
@@ -209,7 +226,11 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         """
         written = [(each.definition, each.project) for each in groups]
         await _WRITE_GROUPS.change(
-            self._transaction, [(one.id, one.policy, one.max_per_host, project) for one, project in written]
+            self._transaction,
+            [
+                (one.id, one.policy, one.max_per_host, project, rules_as_text(one.rules))
+                for one, project in written
+            ],
         )
         granted = {one.id for one, _ in written}
         unused = [group for group in self._made_groups if group not in granted]
@@ -227,7 +248,10 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
 
     async def _add_groups(self, locked: ClaimRows, known: Sequence[GroupRow]) -> None:
         """Add server groups that are locked, with their members: no consumer joins these groups until this transaction ends."""
-        judged = [each.definition.id for each in known if each.definition.policy in HARD]
+        named = {each.id for each in locked.keys.groups if is_judged(each)}
+        judged = [
+            each.definition.id for each in known if is_judged(each.definition) or each.definition.id in named
+        ]
         locked.add_groups(known, await _READ_MEMBERS.fetch(self._transaction, judged))
 
     async def _add_consumers(self, locked: ClaimRows, rows: Sequence[ConsumerRow]) -> None:

@@ -268,6 +268,7 @@ class ClaimRows:
         self._provider_rows: dict[int, ProviderRow] = {}
         self._rows: dict[int, ConsumerRecord] = {}
         self._groups: dict[GroupId, GroupBook] = {}
+        self._places: dict[ProviderId, str] = {}
         self.quotas: Mapping[str, Quota] = {}
 
     # From rows to the ledger
@@ -420,6 +421,19 @@ class ClaimRows:
             group = each.definition.id
             self._groups[group] = GroupBook(each, tuple(of_group.get(group, ())))
 
+    def hosts_with_rules(self) -> list[ProviderId]:
+        """The hosts whose places decide: those that the batch names, and those of groups' members; none if no group has hard rules."""
+        definitions = (*self.keys.groups, *(book.row.definition for book in self._groups.values()))
+        if not any(each.hard_rules for each in definitions):
+            return []
+        members = [host for book in self._groups.values() for _, host in book.members]
+        own = [record.row.host for record in self._rows.values() if record.row.host is not None]
+        return [*dict.fromkeys((*self.keys.providers, *members, *own))]
+
+    def add_places(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Add places; of each host the operator's comes last."""
+        self._places = {ProviderId(id_of(host)): place for host, place in rows}
+
     def ledger(self) -> Ledger:
         rows = self._rows
         return Ledger(
@@ -431,6 +445,7 @@ class ClaimRows:
             providers=self._provider_rows,
             groups=self._groups,
             quotas=self.quotas,
+            places=self._places,
         )
 
     # From changes back to rows

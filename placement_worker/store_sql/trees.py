@@ -32,6 +32,7 @@ from placement_worker.tables import (
     consumers,
     inventories,
     provider_aggregates,
+    provider_places,
     provider_traits,
     providers,
     resource_classes,
@@ -39,11 +40,16 @@ from placement_worker.tables import (
     tree_tombstones,
 )
 
-# In the order of `_stored`. An operator's traits have negative numbers.
+# In the order of `_stored`. An operator's traits have negative numbers, and an operator's place has a mark before it.
 _READ = """
 SELECT providers.id, root.id, root.uuid, providers.cell, providers.revision, root.shape, providers.epoch, providers.sequence,
        providers.consumers,
-       providers.uuid, providers.name, parent.uuid, providers.generation, providers.made_by_name, providers.used,
+       providers.uuid, providers.name, parent.uuid, providers.generation, providers.made_by_name,
+       (
+           SELECT json_agg(CASE WHEN spot.set_by_operator THEN '=' || spot.place ELSE spot.place END)::text
+           FROM provider_places AS spot WHERE spot.provider_id = ANY (ARRAY[providers.id])
+       ),
+       providers.used,
        (
            SELECT json_agg(CASE WHEN mark.set_by_operator THEN -mark.trait_id ELSE mark.trait_id END)::text
            FROM provider_traits AS mark WHERE mark.provider_id = ANY (ARRAY[providers.id])
@@ -67,6 +73,7 @@ _STOCKS = by_keys(
 )
 
 _decode_numbers = msgspec.json.Decoder(tuple[int, ...]).decode
+_decode_places = msgspec.json.Decoder(tuple[str, ...]).decode
 _decode_ids = msgspec.json.Decoder(tuple[UUID, ...]).decode
 
 
@@ -144,6 +151,7 @@ def state_of(stored: StoredProvider) -> ProviderState:
         aggregates=tuple(sorted(book.aggregates)),
         consumers=stored.consumers,
         made_by_name=book.made_by_name,
+        place=book.place,
     )
 
 
@@ -170,7 +178,22 @@ def _stored(
     traits: Sequence[int],
     names: Mapping[int, str],
 ) -> StoredProvider:
-    number, root, root_uuid, *counters, uuid, name, parent, generation, made_by_name, _, _, aggregates = row
+    (
+        number,
+        root,
+        root_uuid,
+        *counters,
+        uuid,
+        name,
+        parent,
+        generation,
+        made_by_name,
+        places,
+        _,
+        _,
+        aggregates,
+    ) = row
+    spots = _decode_places(places) if places else ()
     book = ProviderBook(
         id=ProviderId(id_of(uuid)),
         name=name,
@@ -181,6 +204,8 @@ def _stored(
         operator_traits=frozenset([names[-each] for each in traits if each < 0]),
         aggregates=frozenset(map(AggregateId, _decode_ids(aggregates or "[]"))),
         made_by_name=bool(made_by_name),
+        reported_place=next((spot for spot in spots if not spot.startswith("=")), ""),
+        operator_place=next((spot[1:] for spot in spots if spot.startswith("=")), ""),
     )
     return StoredProvider(*(number, root, ProviderId(id_of(root_uuid)), *counters, book))
 
@@ -509,7 +534,7 @@ _BY_KEY = sa.update(providers).where(providers.c.id == sa.bindparam("key"))
 
 
 # These tables have the contents of providers.
-_CONTENTS = (provider_traits, provider_aggregates, inventories)
+_CONTENTS = (provider_traits, provider_places, provider_aggregates, inventories)
 
 
 def _contents(
@@ -525,6 +550,12 @@ def _contents(
             for number, book in books
             for names, by_operator in ((book.traits, False), (book.operator_traits, True))
             for name in names
+        },
+        provider_places: {
+            (number, by_operator, place)
+            for number, book in books
+            for place, by_operator in ((book.reported_place, False), (book.operator_place, True))
+            if place
         },
         provider_aggregates: {(number, each) for number, book in books for each in book.aggregates},
         inventories: {

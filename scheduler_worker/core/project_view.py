@@ -37,6 +37,7 @@ _FORMS = (
     (re.compile(r"(has changed since it was chosen): .*", re.DOTALL), r"\1"),
     (re.compile(rf"({NO_HOST}); near it: .*", re.DOTALL), r"\1"),
     (re.compile(r" has members on host .*", re.DOTALL), " has members elsewhere"),
+    (re.compile(r" has \d+ members in \S+"), " has members there"),
     (re.compile(r"\bhas \d+ instances, at most \d+"), "has as many instances as it may"),
     (
         re.compile(

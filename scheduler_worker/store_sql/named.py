@@ -16,7 +16,7 @@ from bus.messages.cloud import InstanceCount
 from bus.messages.projects import KnownApplication
 from engine.flavors import DeviceProfile, Flavor
 from engine.hosts import Aggregate, HostState
-from engine.inventories import AggregateId, GroupId, ProviderId, ServerGroup
+from engine.inventories import AggregateId, GroupId, ProviderId, ServerGroup, rules_as_text, rules_in
 from kit.errors import Transient
 from kit.sql import RowColumns, Transaction, among, begins_with, insert
 from kit.sql.statements import Id, Moment
@@ -96,8 +96,8 @@ def _one(connection: Connection, kind: type[Named], statement: sa.Executable) ->
 
 
 _CREATE = sa.text(
-    "INSERT INTO known_groups (id, project, name, policy, max_per_host) "
-    "VALUES (:id, :project, :name, :policy, :max_per_host) ON CONFLICT (id) DO NOTHING"
+    "INSERT INTO known_groups (id, project, name, policy, max_per_host, rules) "
+    "VALUES (:id, :project, :name, :policy, :max_per_host, :rules) ON CONFLICT (id) DO NOTHING"
 ).bindparams(sa.bindparam("id", type_=groups.c.id.type))
 
 
@@ -111,6 +111,7 @@ def create_group(connection: Connection, group: KnownGroup) -> KnownGroup | None
             "name": group.name,
             "policy": definition.policy,
             "max_per_host": definition.max_per_host,
+            "rules": rules_as_text(definition.rules),
         },
     )
     row = connection.execute(sa.select(groups).where(groups.c.id == definition.id)).one()
@@ -155,7 +156,12 @@ def prune_groups(connection: Connection, before: datetime) -> None:
 
 def _group(row: Row[Any]) -> KnownGroup:
     return KnownGroup(
-        definition=ServerGroup(id=GroupId(row.id), policy=row.policy, max_per_host=row.max_per_host),
+        definition=ServerGroup(
+            id=GroupId(row.id),
+            policy=row.policy,
+            max_per_host=row.max_per_host,
+            rules=rules_in(row.rules),
+        ),
         name=row.name,
         project=row.project,
     )

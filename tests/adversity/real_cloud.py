@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -142,6 +143,9 @@ class CloudOn(Generic[B]):
         victim.kill()
         await victim.wait()
 
+    def signal(self, name: str, number: signal.Signals) -> None:
+        self._running[name].send_signal(number)
+
     async def kill_and_start_again(self, *names: str) -> None:
         for name in names:
             await self.kill(name)
@@ -276,7 +280,9 @@ async def cloud_on(
         stack.push_async_callback(under_test.close)
         await under_test.declare(objects_of(cells, create_foreign=has_nodes, limits=limits))
         users = [
-            *map(user_of, ("placement", "scheduler", "operator", *(["ironic"] if has_nodes else []))),
+            *map(
+                user_of, ("placement", "scheduler", "keeper", "operator", *(["ironic"] if has_nodes else []))
+            ),
             ADMIN.user,
         ]
         users += [user_of(role, cell) for role in OF_CELLS for cell in cells]
@@ -285,6 +291,7 @@ async def cloud_on(
             "placement_worker",
             "scheduler_worker",
             "cell_conductor",
+            "keeper",
             *(["ironic_sync"] if has_nodes else []),
             *(["compute_sim"] if "COMPUTES_KEEP" in sizes else []),
         )

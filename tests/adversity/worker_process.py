@@ -44,8 +44,11 @@ async def parts_of(kind: str, cell: str, stack: AsyncExitStack) -> tuple[Part, .
             return await _compute(station, database, cell, stack)
         case "ironic":
             return _ironic(station, database, cell, stack)
+        case "keeper":
+            return _keeper(station, database, stack)
         case _:
-            raise ValueError(f"kind is {kind!r}: placement, scheduler, conductor, compute or ironic")
+            kinds = "placement, scheduler, conductor, compute, ironic or keeper"
+            raise ValueError(f"kind is {kind!r}: {kinds}")
 
 
 def _placement(station: Station, database: str, stack: AsyncExitStack) -> tuple[Part, ...]:
@@ -88,13 +91,15 @@ def _conductor(station: Station, database: str, cell: str, stack: AsyncExitStack
 async def _compute(station: Station, database: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:
     from compute_sim.settings import ComputeSettings
     from laboratory.computes.driver import simulated_parts
-    from laboratory.computes.faults import FailsToBuild, FaultScript
+    from laboratory.computes.faults import FailsToBuild, FailsToReceive, FaultScript
     from laboratory.computes.hosts import HostSize, equal_hosts
 
     size = HostSize(vcpus=int(os.environ.get("VCPUS_PER_HOST", "16")))
-    hosts = equal_hosts(cell, int(os.environ.get("HOSTS_PER_CELL", "2")), size)
+    count, place = int(os.environ.get("HOSTS_PER_CELL", "2")), os.environ.get("PLACE", "")
+    hosts = equal_hosts(cell, count, size, place)
     failing = FailsToBuild(probability=float(os.environ.get("SPAWNS_FAILING", "0")))
-    faults = FaultScript(seed=3, spawn_ms=float(os.environ.get("SPAWN_MS", "50")), faults=(failing,))
+    lost = FailsToReceive(probability=float(os.environ.get("MOVES_FAILING", "0")))
+    faults = FaultScript(seed=3, spawn_ms=float(os.environ.get("SPAWN_MS", "50")), faults=(failing, lost))
     settings = ComputeSettings(cell=cell, beat_s=1)
     if not os.environ.get("COMPUTES_KEEP"):
         return simulated_parts(station, hosts, settings, faults)
@@ -103,6 +108,17 @@ async def _compute(station: Station, database: str, cell: str, stack: AsyncExitS
 
     kept = await stack.enter_async_context(kept_attempts(database, cell))
     return simulated_parts(station, hosts, settings, faults, store=kept)
+
+
+def _keeper(station: Station, database: str, stack: AsyncExitStack) -> tuple[Part, ...]:
+    from keeper.settings import KeeperPace, KeeperSettings
+    from keeper.store_sql import KeeperStore
+    from keeper.wiring import keeper_parts
+
+    rows = KeeperStore(database)
+    stack.push_async_callback(rows.close)
+    pace = KeeperPace(round_s=0.1, idle_s=0.3, lease_s=float(os.environ.get("KEEPER_LEASE_S", "3")))
+    return keeper_parts(station, rows, KeeperSettings(), pace=pace)
 
 
 def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -> tuple[Part, ...]:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from engine.inventories import GroupId, GroupPolicy, ServerGroup
+from engine.inventories import HARD_POLICIES, GroupId, GroupPolicy, ServerGroup
 from laboratory.computes.faults import (
     BuildsSlowly,
     Changes,
@@ -19,7 +19,6 @@ from laboratory.computes.faults import (
     FaultScript,
 )
 from laboratory.computes.hosts import HostSize, SimulatedHost
-from placement_worker.core.limits import HARD
 from tests.simulation.admins import EVERY_ACTION
 from tests.simulation.faults import (
     BROKEN_BODIES,
@@ -328,7 +327,7 @@ def _groups(chance: random.Random) -> tuple[tuple[ServerGroup, ...], tuple[Boot,
         for number, group in enumerate(groups)
         for burst in range(2)
         for at_s in (chance.uniform(*BUSY_S),)
-        for each in range(4 if group.policy in HARD else 2)
+        for each in range(4 if group.policy in HARD_POLICIES else 2)
     ]
     return groups, tuple(boots)
 

@@ -23,6 +23,7 @@ _NAMED_BY = {
     "providers": ("provider", "id"),
     "inventories": ("provider", "provider_id"),
     "provider_traits": ("provider", "provider_id"),
+    "provider_places": ("provider", "provider_id"),
     "provider_aggregates": ("provider", "provider_id"),
     "consumers": ("consumer", "uuid"),
     "stumps": ("tombstone", "root"),

@@ -26,6 +26,7 @@ from bus.messages.books import (
     SetAggregates,
     SetAllocations,
     SetInventories,
+    SetPlaces,
     SetQuota,
     SetTraits,
     UpdateProvider,
@@ -116,6 +117,8 @@ class ExpectedBooks:
                 return self._update(write)
             case DeleteProvider():
                 return self._delete(write)
+            case SetPlaces():
+                raise AssertionError("none is drawn")
             case _:
                 return self._set(write)
 

@@ -107,6 +107,7 @@ class HostOffer(Struct, frozen=True, kw_only=True):
     # Empty: host-model where guests run by KVM, else the hypervisor's plain one.
     cpu_mode: Literal["", "host-model", "host-passthrough"] = ""
     availability_zone: str = ""
+    place: str = ""
 
     def kept_mb(self, cell: int | None, kib: int) -> int:
         """How much memory in pages of this size is kept from guests in a cell; None is the whole host."""

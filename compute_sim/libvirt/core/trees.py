@@ -65,6 +65,7 @@ def _root(layout: HostLayout, foreign: Sequence[ForeignGuest]) -> TreeProvider:
         inventories=_its_own(layout, inventories),
         traits=traits_of(layout.machine, offer),
         joins=layout.joins,
+        place=offer.place,
     )
 
 

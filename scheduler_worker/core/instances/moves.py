@@ -341,6 +341,8 @@ def why_stays_on_node(host: str, kind: MoveKind) -> str:
 
 
 def _problem_with_values(row: InstanceRow, order: MoveInstance) -> BuildRejected | None:
+    if order.source and not is_on(row.told, order.source):
+        return refused(order, "source", order.source, f"it is on {row.told.host or 'no host'}")
     if order.deadline_s is not None and not 1 <= order.deadline_s <= DEADLINE_S_MAX:
         reason = f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
         return refused(order, "deadline_s", order.deadline_s, reason)

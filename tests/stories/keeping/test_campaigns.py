@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 from msgspec import structs
 
-from bus.messages.build import AskInstances, BuildRejected, DeleteInstance, InstancesFound
+from bus.messages.build import AskInstances, BuildRejected, InstancesFound
 from bus.messages.hosts import AskHosts, HostsFound, SetHost
 from bus.messages.keeping import (
     AskBudgets,
@@ -33,7 +33,7 @@ from bus.messages.keeping import (
     Work,
 )
 from bus.messages.projects import CreateGroup
-from engine.flavors import InstanceId, JoinedGroup
+from engine.flavors import Flavor, InstanceId, JoinedGroup
 from engine.inventories import GroupId
 from keeper.settings import KeeperSettings
 from keeper.store_sql import KeeperStore
@@ -43,6 +43,10 @@ from tests.stories.cloud import KEEPER_PACE
 from tests.stories.layouts import BOTH, EMBEDDED, STAGES
 from tests.stories.moves.test_moves import Movers, down, movers
 from tests.waiting import until
+
+# Of the processors of a host.
+WHOLE = Flavor(name="whole", vcpus=32, ram_mb=64, root_gb=1)
+HALF, THIRD = structs.replace(WHOLE, name="half", vcpus=16), structs.replace(WHOLE, name="third", vcpus=11)
 
 
 class Keeping:
@@ -155,7 +159,7 @@ async def test_a_budget_holds_and_a_change_counts_from_the_next_grant_on(bus: st
 async def test_what_fails_three_times_is_left_alone_and_told_and_the_campaign_stops(
     bus: str, books: str
 ) -> None:
-    script = FaultScript(spawn_ms=5, faults=(FailsToReceive(host="h2", times=100),))
+    script = FaultScript(spawn_ms=5, faults=(FailsToReceive(hosts=("h2",)),))
     async with keeping(bus, books, "h1", "h2", script=script) as here:
         await here.here.booted(1)
         await here.start("h1")
@@ -172,15 +176,21 @@ async def test_what_fails_three_times_is_left_alone_and_told_and_the_campaign_st
 @EMBEDDED
 async def test_a_guest_without_room_is_told_why_and_one_that_may_wait_waits(bus: str, books: str) -> None:
     async with keeping(bus, books, "h1", "h2") as here:
-        await here.here.booted(1)
-        filling = [await here.here.booted(number, "h2") for number in range(2, 10)]
+        await here.here.booted(1, flavor=WHOLE)
+        full = await here.here.booted(2, "h2", WHOLE)
         await here.start("h1", wait_s=600)
-        await until(here.movements, "it waits for room", lambda found: found and found[0].life == "moving")
-        # Another one, without leave to wait, fails.
-        for each in filling[:1]:
-            await here.cloud.client.ask(DeleteInstance(instance=each))
+        told = await until(
+            here.movements, "it waits for room", lambda found: found and found[0].life == "moving"
+        )
+        assert told[0].to == ""
+        await here.start("h2", name="other")
+        failed = await here.until(name="other")
+        assert "no host" in failed.hosts[0].reason
+        await here.cloud.client.ask(SetHost(host="h2", mode="up"))
+        await here.cloud.delete(full)
         ended = await here.until()
         assert ended.campaigns[0].movements == {"done": 1}
+        assert (await here.movements(campaign="spring"))[0].to == "h2"
 
 
 @EMBEDDED
@@ -235,7 +245,7 @@ async def test_hosts_are_restarted_by_a_hook_and_taken_back(bus: str, books: str
             failed = await here.until(name=name)
             assert why in failed.hosts[0].reason
             assert await here.mode_of("h3") == "draining"
-            await here.cloud.ask(SetHost(host="h3", mode="up"), None)
+            await here.cloud.client.ask(SetHost(host="h3", mode="up"))
 
 
 def hook(folder: Path, name: str, text: str) -> None:
@@ -290,7 +300,8 @@ async def test_a_persons_own_move_wins(bus: str, books: str) -> None:
 @EMBEDDED
 async def test_what_is_wrong_with_a_campaign_is_told_and_nothing_begins(bus: str, books: str) -> None:
     async with keeping(bus, books, "h1", "h2", "h3") as here:
-        await here.here.booted(1)
+        for number in (1, 2):
+            await here.here.booted(number, f"h{number}")
         await here.cloud.ask(
             SetBudget(budget=Budget(name="none", scope="cloud", quiet=("00:00-23:59", "23:59-00:00"))),
             BudgetsFound,
@@ -318,9 +329,8 @@ async def test_what_is_wrong_with_a_campaign_is_told_and_nothing_begins(bus: str
 @EMBEDDED
 async def test_a_plan_tells_where_guests_would_go_and_what_cannot_move(bus: str, books: str) -> None:
     async with keeping(bus, books, "h1", "h2") as here:
-        guests = [await here.here.booted(number) for number in (1, 2)]
-        for number in range(3, 10):
-            await here.here.booted(number, "h2")
+        guests = [await here.here.booted(number, flavor=THIRD) for number in (1, 2)]
+        await here.here.booted(3, "h2", HALF)
         planned = await here.cloud.ask(AskCampaignPlan(work=Work(hosts=("h1",))), CampaignPlanned)
         assert (planned.guests, planned.fit, planned.limit) == (2, 1, "guests_at_once")
         assert {each.instance for each in planned.movements} == {*guests}

@@ -117,6 +117,16 @@ async def test_what_belongs_to_no_host_comes_over_whole_and_is_compared(home: Pa
         assert (await imported(cloud, addresses, "--verify"))[1]["differences"] == []
         (built,) = (await cloud.json("boot", "--flavor", "limited"))["instances"]
         assert built["state"] == "active"
+        placed_from = ("--place-from", "rack,none")
+        differences = (await imported(cloud, addresses, "--verify", *placed_from))[1]["differences"]
+        assert [each.partition(": ")[2] for each in differences] == [
+            "1 by Nova's aggregates, and not here"
+        ] * 3
+        assert differences[0].startswith("place of harbour/")
+        assert " and 497 more: " in differences[0]
+        assert (await imported(cloud, addresses, *placed_from))[1][""] == []
+        assert (await imported(cloud, addresses, "--verify", *placed_from))[1]["differences"] == []
+        assert {each["place"] for each in await cloud.json("host", "list")} == {"1"}
 
         await cloud.run("aggregate", "set", "rack", "rack=2", "row=b")
         await cloud.run("aggregate", "remove", "rack", hosts[-1])

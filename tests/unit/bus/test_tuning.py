@@ -68,6 +68,10 @@ ZERO_SAYS_SOMETHING = {
     "libvirt.memory_reserved_mb",
     "libvirt.disk_gb",
     "libvirt.availability_zone",
+    # The name of a domain.
+    "libvirt.places",
+    # The name of a property.
+    "ironic.place_property",
     "libvirt.mediated_types",
     "libvirt.storage_pools",
     "libvirt.shared_networks",
@@ -177,6 +181,7 @@ LISTS = {
     "libvirt.image_servers": ("https://images.example.org", "http://mirror.example.org:8080"),
     "libvirt.image_networks": ("10.0.0.0/8", "fd00::/8"),
     "libvirt.traits": ("CUSTOM_A", "CUSTOM_B"),
+    "libvirt.places": ("dc1/hall2", "dc1/hall2"),
     "compute.networks": ("physnet0=1000", "physnet-1=20000000"),
     "compute.pools": ("nfs:DISK_GB=2000", "net:IPV4_ADDRESS=250@c1-*"),
 }

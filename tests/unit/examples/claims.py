@@ -125,6 +125,7 @@ CLAIMS: tuple[Message, ...] = (
                 traits=("HW_NUMA_ROOT",),
                 aggregates=(AGGREGATE,),
                 joins=(AGGREGATE,),
+                place="dc1/hall2",
             ),
         ),
         removed=(ROOT,),

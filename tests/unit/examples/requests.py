@@ -115,6 +115,7 @@ REQUESTS: tuple[Message, ...] = (
         user="u",
         image_properties={"hw_architecture": "x86_64"},
         availability_zone="north",
+        place="dc1/hall2",
         group=JoinedGroup(id=GROUP, policy="anti-affinity", max_per_host=2),
         hosts=("host-1",),
         ignore_hosts=("host-2",),

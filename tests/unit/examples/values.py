@@ -24,6 +24,7 @@ from engine.inventories import (
     GroupId,
     GroupMember,
     InventoryState,
+    PlaceRule,
     ProviderId,
     ProviderState,
     ReportedInventory,
@@ -74,7 +75,9 @@ SHARE = Share(
 
 MEMBER = GroupMember(group=GROUP, consumer=CONSUMER, attempt=2, host=ROOT)
 
-AFFINITY = ServerGroup(id=GROUP, policy="anti-affinity", max_per_host=2)
+RULE = PlaceRule(level=4, policy="anti-affinity", max_members=2)
+
+AFFINITY = ServerGroup(id=GROUP, policy="anti-affinity", max_per_host=2, rules=(RULE,))
 
 INVENTORY = InventoryState(
     total=16, reserved=1, min_unit=2, max_unit=8, step_size=2, allocation_ratio=1.5, used=4
@@ -93,6 +96,7 @@ PROVIDER = ProviderState(
     inventories={"VCPU": INVENTORY},
     traits=("HW_NUMA_ROOT",),
     aggregates=(AGGREGATE,),
+    place="dc1/hall2",
 )
 
 IN_USE = InventoryInUse(provider=NUMA, resource="VCPU", used=4)
@@ -243,6 +247,7 @@ HOST = HostState(
     report_sequence=9,
     kind="ironic",
     projects=("p", "q"),
+    place="dc1/hall2/row7/rack3",
 )
 
 STOCK = ReportedInventory(total=16, reserved=1, min_unit=2, max_unit=8, step_size=2, allocation_ratio=1.5)
@@ -282,6 +287,7 @@ WEB_GROUP = GroupState(
     id=GROUP,
     policy="anti-affinity",
     max_per_host=2,
+    rules=(RULE,),
     name="web",
     project="p",
     size=1,

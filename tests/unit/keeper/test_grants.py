@@ -18,7 +18,13 @@ CAMPAIGN, GROUP = CampaignId(UUID(int=1)), GroupId(UUID(int=9))
 
 
 def movement(number: int, **fields: Any) -> Movement:
-    known = {"host": "h1", "to": "h2", "cell": "c1", "project": "red", "asked_at": NOON} | fields
+    known: dict[str, Any] = {
+        "host": "h1",
+        "to": "h2",
+        "cell": "c1",
+        "project": "red",
+        "asked_at": NOON,
+    } | fields
     return Movement(
         id=MovementId(UUID(int=number)),
         instance=InstanceId(ConsumerId(UUID(int=number))),
@@ -31,7 +37,7 @@ def movement(number: int, **fields: Any) -> Movement:
 def granted(
     *budgets: Budget, wishes: list[list[Movement]], going: tuple[Movement, ...] = (), **fields: Any
 ) -> Grants:
-    known = {"recent": going, "guests_max": {CAMPAIGN: 100}, "alive": {}} | fields
+    known: dict[str, Any] = {"recent": going, "guests_max": {CAMPAIGN: 100}, "alive": {}} | fields
     return decide_grants(Ledger(budgets, going, **known), wishes, NOON)
 
 

@@ -44,7 +44,7 @@ def test_a_worker_of_a_cell_learns_only_its_own_broker_and_one_above_all_of_them
         cell_bus_urls={"island": "amqp://root:r@isle/"},
         cells=("harbour", "island"),
     )
-    users = ("scheduler", "placement", "ironic", "operator")
+    users = ("scheduler", "placement", "ironic", "keeper", "operator")
     names = [f"moor-{user}" for user in users]
     names += [f"moor-{role}-{cell}" for role in ("conductor", "compute") for cell in addresses.cells]
 

@@ -1,12 +1,13 @@
 """Plans for instances of any hosts to leave them: where each would fit, why none does, and which cannot move now."""
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, InstanceState, MoveKind, Waiting
+from bus.messages.build import AskInstances, BuildInstance, InstancesFound, InstanceState, MoveKind, Waiting
 from bus.messages.planning import AskDrain, DrainedInstance, DrainFound
 from engine.flavors import Flavor, InstanceId
 from engine.hosts import HostState
@@ -16,6 +17,7 @@ from scheduler_worker.core.instances.rows import InstanceRow, accepted
 from scheduler_worker.store_sql import NewRequest
 from tests.contracts.scheduler_rows import accept, instance, request_id
 from tests.narrowing import must_be
+from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_state, vcpus
 from tests.unit.scheduler.lone_scheduler import NOON, LoneScheduler
 from tests.unit.scheduler.test_moves_at_api_level import taken
@@ -25,7 +27,7 @@ HOSTS = tuple(a_host(name) for name in ("h1", "h2", "h3", "h4"))
 
 
 async def a_scheduler(*rows: InstanceRow, hosts: Sequence[HostState] = HOSTS, room: int = 4) -> LoneScheduler:
-    lone = LoneScheduler()
+    lone = LoneScheduler(plugins=standard_plugins(io_ops_max=0, instances_max=0))
     lone.picture.apply([a_state(each.name, vcpus(room), cell=each.cell) for each in hosts])
     lone.picture.put_hosts(hosts)
     requests = [NewRequest(row.told.request_id, b"same", (row,)) for row in rows]
@@ -85,9 +87,9 @@ WAITS = Waiting(until=NOON, since=NOON)
         (on("down").told, "evacuate", ""),
         (on("down", state="shelved").told, "evacuate", ""),
         (on("down", state="error", keeps_share=True).told, "evacuate", ""),
-        (on("h1", state="shelved").told, "migrate", "busy: it is shelved"),
-        (on("h1", state="error").told, "migrate", "busy: it is error"),
-        (on("", state="offloaded").told, "migrate", "busy: it is offloaded"),
+        (on("h1", state="shelved").told, "migrate", "it is shelved"),
+        (on("h1", state="error").told, "migrate", "it is error"),
+        (on("", state="offloaded").told, "migrate", "it is offloaded"),
         (on("", state="deleted").told, "migrate", "busy: it is deleted"),
         (on("down", state="building").told, "evacuate", "busy: it is building"),
         (MOVING, "migrate", "busy: it moves already"),
@@ -120,3 +122,16 @@ async def test_one_that_cannot_move_now_is_busy_whatever_room_there_is(
     assert found.reason.startswith(reason)
     assert bool(found.to) is not bool(reason)
     assert gone == DrainedInstance(id=GONE, reason="busy: there is no such instance")
+
+
+async def test_two_hundred_instances_are_planned_and_shown_at_once() -> None:
+    rows = [on("h1" if number % 2 else "h2", number) for number in range(1, 201)]
+    lone = await a_scheduler(*rows, room=400)
+    ids = tuple(row.id for row in rows)
+
+    found = await planned(lone, *ids)
+    shown = must_be(InstancesFound, await lone.ask(AskInstances(instances=ids, limit=200)))
+
+    assert Counter(each.to for each in found) == {"h3": 100, "h4": 100}
+    assert [each.id for each in shown.instances] == [each.id for each in shown.details] == sorted(ids)
+    assert shown.next is None

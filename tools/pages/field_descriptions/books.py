@@ -38,6 +38,11 @@ BOOKS: dict[str, dict[str, str]] = {
         "aggregates": "all aggregates of the provider; aggregates not named are removed",
         "moves_generation": "whether the write increases the provider's generation",
     },
+    "SetPlaces": {"places": "the root providers, each with its place"},
+    "ProviderPlace": {
+        "provider": "the id of a root provider",
+        "place": "the domains that it is in, the largest first; empty: where its reporter says",
+    },
     "CreateTrait": {"name": "must start with `CUSTOM_`"},
     "DeleteTrait": {"name": "the trait's name"},
     "CreateClass": {"name": "must start with `CUSTOM_`"},

@@ -57,6 +57,7 @@ CLAIMS: dict[str, dict[str, str]] = {
         "traits": "traits not named are removed, unless an operator set them. Left out: unchanged",
         "aggregates": "aggregates not named are removed. Left out: unchanged",
         "joins": "aggregates that it is put into, beside those that it is in",
+        "place": "of a root: where it is, such as `dc1/hall2`; an operator's word counts before it. Left out: unchanged",
     },
     "ReportedInventory": _INVENTORY,
     "InventoryState": {**_INVENTORY, "used": "how much of it is in use"},
@@ -70,6 +71,7 @@ CLAIMS: dict[str, dict[str, str]] = {
         "generation": "rises with each write of this provider",
         "shape": "the shape of its tree, the same on all providers of the tree",
         "revision": "orders the states of this provider",
+        "place": "of a root: where it is, its domains, the largest first",
         "inventories": "by resource class",
         "traits": "its traits",
         "aggregates": "the aggregates that it is in",
@@ -87,6 +89,12 @@ CLAIMS: dict[str, dict[str, str]] = {
         "id": "the group",
         "policy": "affinity or anti-affinity, hard or soft",
         "max_per_host": "with anti-affinity: how many members one host may have",
+        "rules": "how its members are placed in domains",
+    },
+    "PlaceRule": {
+        "level": "the level of the domains, 1 to 8; 1 is that of the largest",
+        "policy": "`anti-affinity`: a domain has at most `max_members`; `affinity`: one domain has all; the soft ones only prefer domains",
+        "max_members": "with anti-affinity: how many members one domain may have",
     },
     "AskCandidates": {
         "groups": "request groups: one without a suffix, or several with different suffixes",

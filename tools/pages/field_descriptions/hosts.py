@@ -12,6 +12,16 @@ HOSTS: dict[str, dict[str, str]] = {
         "up": "true: only hosts that are up; false: only those that are not; null: all",
     },
     "SetHost": {**FOR_USER},
+    "PlaceHosts": {
+        "only_check": "change nothing, and answer as if it were done: for hosts that need several orders",
+        **FOR_USER,
+    },
+    "HostPlace": {
+        "host": "the host's name; with its cell before it (`c1/h1`) if several cells have it",
+        "place": "the domains that it is in, the largest first, such as `dc1/hall2/row7/rack3`; empty in an order: where its compute or Ironic says",
+    },
+    "HostsPlaced": {"hosts": "the hosts of the order, each with its place now"},
+    "HostPlaced": {"by": "the user who said so", "before": "its place before"},
     "DeleteHost": {**FOR_USER},
     "AskApplications": {},
     "SetApplication": {
@@ -184,6 +194,7 @@ HOSTS: dict[str, dict[str, str]] = {
         "cell": "its cell",
         "host": "the host as it is now",
         "deleted": "the host was deleted: this is its last state",
+        "placed": "it was placed: by whom, and where it was before; null: it was not",
     },
     "UndeployOrdered": {
         "cell": "the node's cell",
@@ -213,6 +224,7 @@ HOSTS: dict[str, dict[str, str]] = {
         "setting": "how it is set, by whom and why",
         "told": "the `number` of the setting that its cell has been told",
         "must_clean": "it was dead, and has not confirmed yet that nothing is left on it that is not its own",
+        "place": "where it is: its domains, the largest first; only answers say it",
         "also_in": "other cells that have a host of this name; only answers say it",
         "instances": "how many instances it has",
         "io_ops": "how many builds and similar operations are under way on it",

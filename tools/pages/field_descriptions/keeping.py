@@ -94,6 +94,7 @@ KEEPING: dict[str, dict[str, str]] = {
         "cell": "its cell",
         "place": "its place; empty: it is not known",
         "stage": "`waiting`, `emptying`, `hook`, `returning`, `done`, `failed` or `skipped`",
+        "stage_at": "since when it is at this stage; null: its turn has not come",
         "reason": "why it waits, failed or was skipped",
         "left": "how many guests are to move yet",
         "moved": "how many have moved",
@@ -120,8 +121,9 @@ KEEPING: dict[str, dict[str, str]] = {
         "reason": "why it would stay",
     },
     "CampaignChanged": {
-        "campaign": "the campaign as it is now",
-        "host": "the host that came to another stage; null: the campaign itself changed",
+        "campaign": "the campaign's id",
+        "state": "the campaign as it is now; null: only its host changed",
+        "host": "the host that came to another stage; null: none did",
     },
     "AskMovements": {
         "campaign": "only those of the campaign of this name or id",
@@ -148,6 +150,7 @@ KEEPING: dict[str, dict[str, str]] = {
         "name": "the guest's name",
         "project": "its project",
         "group": "its server group; null: it is in none",
+        "together": "true: it leaves with the other members of its group on that host",
         "priority": "the guest's priority: the highest is granted first",
         "place": "the place of the host that it leaves",
         "to": "the host that was chosen at the grant; empty: none yet",

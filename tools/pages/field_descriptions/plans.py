@@ -90,6 +90,7 @@ PLANS: dict[str, dict[str, str]] = {
         "to": "the host on which it would fit; empty if there is none",
         "cell": "the cell of that host, which is the instance's own",
         "reason": "why it fits nowhere, or why that is not known; `busy: ` and why it cannot move now",
+        "place": "the place of that host; empty: it is not known",
         "group": "the affinity group with whose members it leaves; null: it leaves alone",
     },
     "AskExplanation": {

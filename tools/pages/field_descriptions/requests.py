@@ -69,6 +69,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "all_or_nothing": "true: if not all instances can be placed, in one transaction, none is; the `reason` of each says how many would fit",
         "instance_ids": "ids of your choice, one per instance. Left out: derived from `request_id`",
         "name": "the instance's name, for people",
+        "place": "only hosts in this domain: the beginning of their place, such as `dc1/hall2` ([places](scheduling.md#places))",
         "project": "the project that owns the instances",
         "user": "the user who sends the request",
         "image_properties": "those that filters read, such as `trait:NAME`, `hw_cpu_policy` and `hw_architecture` ([all](scheduling.md#properties-of-images)); a "
@@ -171,6 +172,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "id": "the group's id",
         "policy": "affinity or anti-affinity, hard or soft",
         "max_per_host": "with anti-affinity: how many members one host may have",
+        "rules": "how its members are placed in domains",
         "name": "the group's name",
         "project": "the group's project; empty if any may join",
         "size": "how many members hold a host",

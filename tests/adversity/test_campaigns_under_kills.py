@@ -1,0 +1,193 @@
+"""Keepers and schedulers are killed and stopped in the middle of a campaign on real servers, beside boots, while moves fail: all goes on where
+it stood, nothing is granted twice, and each budget holds at every commit. That is judged by a log that a trigger of the database writes,
+and by code that is not the keeper's.
+
+`CAMPAIGN_HOSTS=2000 CAMPAIGN_GUESTS=20000 CAMPAIGN_DRAINED=200 CAMPAIGN_KILLS=30` makes it as large as the one that the docs tell of.
+"""
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from bus.messages.keeping import (
+    AskCampaigns,
+    Budget,
+    BudgetsFound,
+    CampaignId,
+    CampaignsFound,
+    Movement,
+    SetBudget,
+    StartCampaign,
+    Work,
+)
+from kit.parts import batches_of
+from tests.adversity.real_cloud import SMALL, RealCloud, a_build, real_cloud
+from tests.contracts.sql_stores import a_session
+from tests.ledger_checker import breaches
+from tests.waiting import until
+
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(1200)]
+
+
+def size(name: str, usual: str) -> int:
+    return int(os.environ.get(f"CAMPAIGN_{name}", usual))
+
+
+HOSTS, GUESTS = size("HOSTS", "40"), size("GUESTS", "160")
+DRAINED, KILLS = size("DRAINED", "8"), size("KILLS", "6")
+RACKS = 10
+BOOTS_EVERY_S = 0.05
+CELLS = ("c1", "c2")
+KEEPERS, SCHEDULERS = ("keeper-1", "keeper-2"), ("scheduler-1", "scheduler-2")
+WORKERS = (
+    "placement-1",
+    *SCHEDULERS,
+    *KEEPERS,
+    *(f"{kind}-{cell}" for cell in CELLS for kind in ("conductor", "compute")),
+)
+WIDE = DRAINED * 2
+BUDGETS = (
+    Budget(name="all", scope="cloud", at_once=WIDE),
+    Budget(name="racks out", scope="domain", level=1, side="out", at_once=max(WIDE // 3, 2)),
+    Budget(name="hosts in", scope="host", side="in", at_once=2),
+    Budget(name="cells", scope="cell", at_once=WIDE * 2 // 3),
+    Budget(name="an hour", scope="cloud", per_hour=GUESTS),
+)
+# Each state that a movement's row ever had, in the order of its writes.
+LOG = """
+    CREATE TABLE ledger_log (number bigserial PRIMARY KEY, body bytea NOT NULL);
+    CREATE FUNCTION log_movement() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
+        $$ BEGIN INSERT INTO ledger_log (body) VALUES (NEW.body); RETURN NULL; END $$;
+    CREATE TRIGGER log_movement AFTER INSERT OR UPDATE ON keeper_movements FOR EACH ROW EXECUTE FUNCTION log_movement();
+"""
+
+
+@asynccontextmanager
+async def booted(**sizes: str) -> AsyncIterator[RealCloud]:
+    """A cloud in ten racks, with its guests and budgets."""
+    per_cell = HOSTS // len(CELLS)
+    place = f"rack{{{max(HOSTS // RACKS, 1)}}}"
+    async with real_cloud(*CELLS, HOSTS_PER_CELL=str(per_cell), PLACE=place, SPAWN_MS="20", **sizes) as here:
+        async with a_session(here.database_url) as admin:
+            await admin.execute(LOG)
+        await here.start(*WORKERS)
+        await here.until_up(HOSTS)
+        builds = [a_build(number) for number in range(1, GUESTS + 1)]
+        for some in batches_of(builds, 500):
+            await here.send(some)
+        await here.until_in(GUESTS, "active", "error")
+        for budget in BUDGETS:
+            answer = await here.client.ask(SetBudget(budget=budget))
+            assert isinstance(answer, BudgetsFound), answer
+        yield here
+
+
+async def campaign(here: RealCloud) -> CampaignsFound:
+    answer = await here.client.ask(AskCampaigns(campaign="spring", limit=500))
+    assert isinstance(answer, CampaignsFound), answer
+    return answer
+
+
+async def begun(here: RealCloud) -> Sequence[str]:
+    """A campaign over the first hosts of each cell. Returns their names."""
+    hosts = sorted(await here.hosts(), key=lambda each: (each.name.partition("-")[2], each.cell))[:DRAINED]
+    names = tuple(each.name for each in hosts)
+    work = Work(hosts=names, at_once=max(DRAINED // 4, 2), guests_at_once=WIDE, failures_max=DRAINED + 1)
+    order = StartCampaign(id=CampaignId(uuid4()), name="spring", work=work)
+    answer = await here.client.ask(order)
+    assert isinstance(answer, CampaignsFound), answer
+    return names
+
+
+async def boots(here: RealCloud, first: int) -> int:
+    """Instances boot until this is cancelled."""
+    for number in itertools.count(first):
+        await here.send([a_build(number)])
+        await asyncio.sleep(BOOTS_EVERY_S)
+    return 0
+
+
+async def judged(here: RealCloud) -> None:
+    """Replay the log: after each write, is each budget held, and has each try its own grant?"""
+    rows = await here.rows("SELECT body FROM ledger_log ORDER BY number")
+    now: dict[object, Movement] = {}
+    recent: list[Movement] = []
+    ordered: dict[object, object] = {}
+    assert rows
+    for (body,) in rows:
+        each = msgspec.json.decode(body, type=Movement)
+        before = now.get(each.id)
+        now[each.id] = each
+        if each.life != "granted" or (before is not None and before.life == "granted"):
+            continue
+        assert before is None or before.life == "planned", f"granted while it was {before.life}"
+        assert ordered.setdefault(each.request_id, each.instance) == each.instance
+        assert ordered.get((each.instance, each.request_id)) is None, "granted twice under one request"
+        ordered[each.instance, each.request_id] = True
+        recent = [one for one in (*recent, each) if at(one) > at(each) - timedelta(hours=1)]
+        going = [one for one in now.values() if one.life in ("granted", "moving")]
+        assert breaches(BUDGETS, going, recent) == []
+
+
+def at(movement: Movement) -> datetime:
+    assert movement.granted_at is not None
+    return movement.granted_at
+
+
+async def over(here: RealCloud, names: Sequence[str]) -> None:
+    """The campaign has ended, the hosts are empty or say why not, and the books agree."""
+    ended = await until(
+        lambda: campaign(here), "the campaign has ended", lambda found: found.campaigns[0].ended_at
+    )
+    assert ended.campaigns[0].life == "done"
+    assert ended.campaigns[0].movements.get("planned", 0) == 0
+    await judged(here)
+    states = await here.instances()
+    left = {each.host for each in states if each.state == "active" and each.host in names}
+    failed = {each.host for each in ended.hosts if each.stage == "failed"}
+    assert left == failed, "only hosts that failed have guests, which were told of"
+    await until(
+        here.instances, "all rest", lambda found: all(each.state in ("active", "error") for each in found)
+    )
+    await here.until_at_rest(lambda _: SMALL)
+    assert await here.audited() == ()
+    await here.nothing_is_buried()
+
+
+async def test_keepers_and_schedulers_are_killed_in_the_middle_of_a_campaign() -> None:
+    chance = random.Random(7)
+    async with booted(MOVES_FAILING="0.05") as here:
+        names = await begun(here)
+        booting = asyncio.create_task(boots(here, GUESTS + 1))
+        began_s = time.monotonic()
+        for number in range(KILLS):
+            await asyncio.sleep(chance.uniform(0.1, 0.6))
+            await here.kill_and_start_again((KEEPERS, SCHEDULERS)[number % 2][number // 2 % 2])
+        booting.cancel()
+        await over(here, names)
+        print(
+            f"{DRAINED} of {HOSTS} hosts with {GUESTS} guests: {time.monotonic() - began_s:.1f} s, {KILLS} kills"
+        )
+
+
+async def test_a_keeper_that_stood_still_for_longer_than_its_lease_grants_nothing_twice() -> None:
+    async with booted() as here:
+        names = await begun(here)
+        for number in range(4):
+            stopped = KEEPERS[number % 2]
+            here.signal(stopped, signal.SIGSTOP)
+            # The other one goes on after the lease.
+            await asyncio.sleep(4.0)
+            here.signal(stopped, signal.SIGCONT)
+            await asyncio.sleep(0.5)
+        await over(here, names)

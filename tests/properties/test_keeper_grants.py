@@ -1,0 +1,84 @@
+"""Of any wishes, budgets let begin what they have room for, and nothing more: judged by code of its own."""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from bus.messages.keeping import Budget, CampaignId, Movement, MovementId
+from engine.flavors import InstanceId
+from engine.inventories import ConsumerId, GroupId
+from keeper.core.grants import Ledger, decide_grants, units_of, wrong_budget
+from tests.ledger_checker import breaches
+
+NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
+CAMPAIGN = CampaignId(UUID(int=1))
+_hosts = st.sampled_from([f"h{number}" for number in range(4)])
+_places = st.sampled_from(["", "dc1", "dc1/r1", "dc1/r2", "dc2/r1", "dc1/r1/x"])
+_limits = st.one_of(st.none(), st.integers(1, 4))
+budgets = st.builds(
+    Budget,
+    name=st.just("b"),
+    scope=st.sampled_from(["cloud", "cell", "domain", "host", "project", "group"]),
+    of=st.sampled_from(["", "", "", "c1", "c1/h1", "h2", "dc1", "red"]),
+    level=st.integers(0, 2),
+    side=st.sampled_from(["", "out", "in"]),
+    at_once=_limits,
+    per_hour=_limits,
+).filter(lambda budget: wrong_budget(budget) is None)
+
+
+@st.composite
+def movements(draw: st.DrawFn) -> list[Movement]:
+    made = []
+    for number in range(draw(st.integers(1, 14))):
+        group = draw(st.sampled_from([None, None, GroupId(UUID(int=7)), GroupId(UUID(int=8))]))
+        made.append(
+            Movement(
+                id=MovementId(UUID(int=number + 1)),
+                instance=InstanceId(ConsumerId(UUID(int=number + 1))),
+                campaign=CAMPAIGN,
+                cause="campaign spring",
+                cell=draw(st.sampled_from(["c1", "c2"])),
+                host=draw(_hosts),
+                to=draw(_hosts),
+                place=draw(_places),
+                to_place=draw(_places),
+                project=draw(st.sampled_from(["", "red", "blue"])),
+                group=group,
+                together=group is not None and draw(st.booleans()),
+                priority=draw(st.integers(-1, 1)),
+                asked_at=NOON,
+            )
+        )
+    return made
+
+
+@given(st.lists(budgets, max_size=4), movements(), st.integers(0, 6))
+def test_what_begins_is_within_each_budget_and_what_waits_would_not_be(
+    limits: list[Budget], all_of_them: list[Movement], going_count: int
+) -> None:
+    limits = [structs.replace(each, name=f"b{number}") for number, each in enumerate(limits)]
+    before = [structs.replace(each, life="moving", granted_at=NOON) for each in all_of_them[:going_count]]
+    # Budgets that were set lower than what goes on let nothing more begin where they are exceeded.
+    exceeded = breaches(limits, before, before)
+    units = units_of(all_of_them[going_count:])
+
+    found = decide_grants(Ledger(limits, before, before, {CAMPAIGN: 99}, {}), units, NOON)
+
+    granted = [*before, *found.granted]
+    if not exceeded:
+        assert breaches(limits, granted, granted) == []
+    begun = {each.id for each in found.granted}
+    so_far = [*before]
+    for unit in units:
+        is_begun = {each.id in begun for each in unit}
+        assert len(is_begun) == 1, "a unit begins whole or not at all"
+        with_it = [*so_far, *unit]
+        new = set(breaches(limits, with_it, with_it)) - set(breaches(limits, so_far, so_far))
+        if is_begun == {True}:
+            so_far = with_it
+        else:
+            assert new, f"{unit} waits for nothing: {found.waits}"
