@@ -222,6 +222,18 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
         "aggregates_app",
         "Aggregates: groups of hosts and bare-metal nodes, with metadata.",
     ),
+    "campaign": (
+        OPERATING,
+        "moor.instances.keeping_commands",
+        "app",
+        "Campaigns: drain, evacuate or restart many hosts, one after the other.",
+    ),
+    "budget": (
+        OPERATING,
+        "moor.instances.keeping_commands",
+        "budget_app",
+        "Budgets: limits on what moves at once by campaigns.",
+    ),
     "node": (
         OPERATING,
         "moor.bare_metal.node_command",

@@ -293,9 +293,9 @@ class Commands(click.Group):
 
         return added
 
-    def without_verb(self, function: Function) -> Function:
-        """Call this function where the group is named without a verb."""
-        alone = command(function)
+    def without_verb(self, function: F) -> F:
+        """Call this function, or that of this command, where the group is named without a verb."""
+        alone = function if isinstance(function, click.Command) else command(function)
         self.params = alone.params
         self.no_args_is_help, self.invoke_without_command = False, True
 

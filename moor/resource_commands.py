@@ -12,10 +12,10 @@ from typing import Annotated, Any, TypeVar, get_origin
 import click
 
 from bus.broker import PREFETCH_MAX
-from moor.client import Client, HostKind, HostMode, Listing, StateName
+from moor.client import Client, HostKind, HostMode, Listing, MovementLife, StateName
 from moor.flags import Commands, Completer, Flag, argument, option
-from moor.options import Form, Output, be_sure, fail, form, out, run_with, say, tell
-from moor.resources import CELL, FLAVOR, HOST, IMAGE, INSTANCE, ResourceKind
+from moor.options import ID, Form, Output, be_sure, fail, form, out, run_with, say, tell
+from moor.resources import CAMPAIGN, CELL, FLAVOR, HOST, IMAGE, INSTANCE, ResourceKind
 from moor.showing import grid_of, print_all, print_one
 
 T = TypeVar("T")
@@ -107,6 +107,12 @@ FILTERS: Mapping[str, tuple[Any, Flag]] = {
     ),
     "kind": (HostKind, option(help="Only hypervisors, or only bare-metal nodes.", show_default=False)),
     "ended": (bool, option("--all", help="Also those that are over.")),
+    "campaign": (
+        str,
+        option(help="Only those of this campaign: its name or id.", completes=completes(CAMPAIGN)),
+    ),
+    "instance": (str, option(metavar=ID, help="Only those of this instance.", completes=complete_instances)),
+    "life": (MovementLife | None, option("--state", help="Only those in this state.", show_default=False)),
     "queue": (str, option(help="Only those from this queue.")),
     "limit": (int, option(help="Read at most so many, the oldest first.", min=1, max=PREFETCH_MAX)),
     "node cell": (str, option(help="Only nodes of this cell.", completes=completes(CELL))),
@@ -146,11 +152,13 @@ async def items_of(resource: ResourceKind[T], opened: Any, **filters: Any) -> As
 
 
 async def check_named(moor: Client, filters: Mapping[str, Any]) -> None:
-    """Raise an error if a cell or host is named that does not exist: a misspelt name would look like an empty list."""
+    """Raise an error if a cell, host or campaign is named that does not exist: a misspelt name would look like an empty list."""
     if filters.get("cell"):
         await moor.show_cell(filters["cell"])
     if filters.get("host"):
         await moor.show_host(filters["host"])
+    if filters.get("campaign"):
+        await moor.show_campaign(filters["campaign"])
 
 
 def filters_of(

@@ -17,6 +17,9 @@ from engine.inventories import INTEGER_MAX, capacity_of
 from engine.refusals import rule_in_words
 from moor.client import (
     AggregateState,
+    BudgetState,
+    CampaignHost,
+    CampaignState,
     CellState,
     Change,
     ClassAmounts,
@@ -31,10 +34,12 @@ from moor.client import (
     InventoryState,
     KnownApplication,
     Listing,
+    Movement,
     NamedImage,
     ProviderState,
     QuotaState,
     ReportedInventory,
+    Work,
     host_in_cell,
 )
 from moor.options import on_bus
@@ -637,8 +642,200 @@ DEAD_LETTER = ResourceKind[DeadLetter](
     ),
 )
 
+# Campaigns, movements and budgets.
+
+_COLOURS = {
+    **dict.fromkeys(("running", "emptying", "hook", "returning", "granted", "moving"), "cyan"),
+    **dict.fromkeys(("paused", "skipped"), "yellow"),
+    **dict.fromkeys(("stopped", "failed", "given_up"), "red"),
+    "done": "green",
+}
+
+
+def _coloured(word: str) -> str:
+    colour = _COLOURS.get(word, "dim")
+    return f"[{colour}]{word.replace('_', ' ')}[/{colour}]"
+
+
+def _progress(done: int, of: int) -> str | Amount:
+    return Amount(done, of) if of else ""
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {_coloured(word)}" for word, count in counts.items() if count)
+
+
+NAMED_SHOWN_MAX = 3
+
+
+def hosts_in_words(work: Work) -> str:
+    """Which hosts a campaign is over."""
+    more = len(work.hosts) - NAMED_SHOWN_MAX
+    named = ", ".join(work.hosts[:NAMED_SHOWN_MAX]) + (f" and {more:,} more" if more > 0 else "")
+    filters = {"cell": work.cell, "domain": work.place, "mode": work.mode}
+    return named or ", ".join(f"{name} {value}" for name, value in filters.items() if value)
+
+
+def _work_in_words(work: Work) -> str:
+    return f"{work.kind} {hosts_in_words(work)}"
+
+
+def _facts_of_work(work: Work) -> Iterator[tuple[str, str]]:
+    yield "what", work.kind
+    yield "over", escape(hosts_in_words(work))
+    if work.kind == "restart":
+        yield "hook", f"{escape(work.hook)}, at most {work.hook_s:,} s; heard again within {work.whole_s:,} s"
+    elif work.kind == "drain":
+        yield "then", work.then
+    yield "at once", f"hosts {work.at_once:,}, guests {work.guests_at_once:,}"
+    yield "canary", f"{work.canary:,}" if work.canary else ""
+    yield "failures", f"stops at {work.failures_max:,}"
+    yield "to", escape(", ".join(work.to))
+    yield "waits", f"at most {work.wait_s:,} s for room" if work.wait_s else ""
+    yield "reason", escape(work.reason)
+
+
+def _called(each: CampaignState) -> str:
+    return each.name or str(each.id)
+
+
+CAMPAIGN = ResourceKind[CampaignState](
+    word="campaign",
+    command="campaign",
+    list=Client.list_campaigns,
+    filters=("ended",),
+    named_by="ID|NAME",
+    named_how="The campaign's name or id.",
+    operates=frozenset({"set"}),
+    path="/campaigns",
+    page_of=lambda each: f"/campaigns/{each.id}",
+    columns=Columns(
+        {
+            "campaign": _called,
+            "what": lambda each: _work_in_words(each.work),
+            "state": lambda each: styled(_coloured(each.life)),
+            "hosts": lambda each: _progress(
+                sum(each.hosts.get(stage, 0) for stage in ("done", "failed", "skipped")),
+                sum(each.hosts.values()),
+            ),
+            "guests": lambda each: _progress(each.movements.get("done", 0), sum(each.movements.values())),
+            "since": lambda each: time_in_words(each.asked_at),
+            "by": lambda each: each.by,
+            "reason": lambda each: each.reason or each.work.reason,
+        },
+        prose=("what", "reason"),
+    ),
+    facts=lambda each: (
+        ("campaign", escape(_called(each))),
+        ("id", str(each.id)),
+        ("state", _coloured(each.life) + (f": {escape(each.reason)}" if each.reason else "")),
+        *_facts_of_work(each.work),
+        ("by", escape(each.by)),
+        ("since", time_in_words(each.asked_at)),
+        ("ended", time_in_words(each.ended_at)),
+        ("hosts", _counts(each.hosts)),
+        ("guests", _counts(each.movements)),
+    ),
+)
+HOSTS_OF_CAMPAIGN = Columns[CampaignHost](
+    {
+        "host": lambda each: each.host,
+        "cell": lambda each: each.cell,
+        "place": lambda each: each.place,
+        "stage": lambda each: styled(_coloured(each.stage)),
+        "moved": lambda each: _progress(each.moved, each.moved + each.left + each.stay),
+        "stay": lambda each: f"{each.stay:,}" if each.stay else "",
+        "since": lambda each: time_in_words(each.began_at),
+        "reason": lambda each: each.reason,
+    },
+    prose=("reason",),
+    numbers=("stay",),
+)
+
+MOVEMENT = ResourceKind[Movement](
+    word="movement",
+    command="campaign movements",
+    list=Client.list_movements,
+    filters=("campaign", "instance", "host", "life", "ended"),
+    operates=frozenset(),
+    path="/movements",
+    page_of=lambda each: f"/instances/{each.instance}",
+    columns=Columns(
+        {
+            "instance": lambda each: str(each.instance),
+            "name": lambda each: each.name,
+            "from": lambda each: each.host,
+            "to": lambda each: each.to,
+            "how": lambda each: each.kind,
+            "state": lambda each: styled(_coloured(each.life)),
+            "failures": lambda each: str(each.failures or ""),
+            "since": lambda each: time_in_words(each.granted_at or each.asked_at),
+            "cause": lambda each: each.cause,
+            "reason": lambda each: each.reason,
+        },
+        prose=("reason",),
+        numbers=("failures",),
+        # The instance of a movement that is over may be deleted.
+        ids={"instance": lambda each: each.life in ("planned", "granted", "moving")},
+    ),
+)
+
+
+def _limited(state: BudgetState) -> str:
+    """What a budget limits."""
+    budget = state.budget
+    each = "the cloud" if budget.scope == "cloud" else f"each {budget.scope}"
+    level = f" of level {budget.level}" if budget.scope == "domain" and not budget.of else ""
+    side = f", {budget.side}" if budget.side else ""
+    return f"{f'{budget.scope} {budget.of}' if budget.of else each}{level}{side}"
+
+
+def _used(used: int, most: int | None) -> str | Amount:
+    return "" if most is None else Amount(used, most)
+
+
+def _quiet(state: BudgetState) -> str:
+    return ", ".join(state.budget.quiet)
+
+
+BUDGET = ResourceKind[BudgetState](
+    word="budget",
+    command="budget",
+    list=Client.list_budgets,
+    show=Client.show_budget,
+    delete=Client.delete_budget,
+    columns=Columns(
+        {
+            "budget": lambda each: each.budget.name,
+            "limits": _limited,
+            "at once": lambda each: _used(each.use.at_once, each.budget.at_once),
+            "per hour": lambda each: _used(each.use.last_hour, each.budget.per_hour),
+            "alive": lambda each: str(each.budget.alive_min or ""),
+            "quiet": _quiet,
+            "most used by": lambda each: each.use.of,
+        },
+        numbers=("alive",),
+    ),
+    facts=lambda each: (
+        ("budget", escape(each.budget.name)),
+        ("limits", escape(_limited(each))),
+        *(
+            (name, f"{used:,} of {most:,}" + (f", {escape(each.use.of)}" if each.use.of else ""))
+            for name, used, most in (
+                ("at once", each.use.at_once, each.budget.at_once),
+                ("per hour", each.use.last_hour, each.budget.per_hour),
+            )
+            if most is not None
+        ),
+        ("alive", f"at least {each.budget.alive_min:,}" if each.budget.alive_min else ""),
+        ("quiet", _quiet(each)),
+        ("set", " by ".join(filter(None, (time_in_words(each.set_at), escape(each.by))))),
+    ),
+)
+
 # The whole table, but for the row of nodes: that is beside what reads them (bare_metal/nodes.py).
 RESOURCES: Sequence[ResourceKind[Any]] = (
     *(INSTANCE, MIGRATION, FLAVOR, IMAGE, PROFILE, GROUP, QUOTA, APPLICATION),
     *(HOST, CELL, AGGREGATE, PROVIDER, TRAIT, CLASS, DEAD_LETTER),
+    *(CAMPAIGN, MOVEMENT, BUDGET),
 )

@@ -88,7 +88,7 @@ class DeleteBudget(StrictMessage, frozen=True, tag="budget.delete"):
 class AskBudgets(StrictMessage, frozen=True, tag="budget.query"):
     """Asks for a page of budgets with their use, in the order of their names, after the name `after`; or for the one of this name."""
 
-    ROUTE = Route(Kind.QUESTION, "keeper.questions", answer="budget.found", by=("operator",))
+    ROUTE = Route(Kind.QUESTION, "keeper.questions", answer="budget.found", by=("admin",))
 
     name: Label = ""
     after: Label = ""
@@ -207,7 +207,7 @@ class AskCampaigns(StrictMessage, frozen=True, tag="campaign.query"):
     `campaign`, only the one of this name or id, and a page of its hosts, in the order of their turns, after the host `after_host`.
     """
 
-    ROUTE = Route(Kind.QUESTION, "keeper.questions", answer="campaign.found", by=("operator",))
+    ROUTE = Route(Kind.QUESTION, "keeper.questions", answer="campaign.found", by=("admin",))
 
     campaign: Label = ""
     ended: bool = False
@@ -232,7 +232,7 @@ class AskCampaignPlan(StrictMessage, frozen=True, tag="campaign.plan.query"):
     is claimed or moved. At most 1000 guests are planned.
     """
 
-    ROUTE = Route(Kind.QUESTION, "keeper.questions", answer="campaign.planned", by=("operator",))
+    ROUTE = Route(Kind.QUESTION, "keeper.questions", answer="campaign.planned", by=("admin",))
 
     work: Work
 
@@ -316,7 +316,7 @@ class AskMovements(StrictMessage, frozen=True, tag="movement.query"):
     (its name or id), this instance or this host.
     """
 
-    ROUTE = Route(Kind.QUESTION, "keeper.questions", answer="movement.found", by=("operator",))
+    ROUTE = Route(Kind.QUESTION, "keeper.questions", answer="movement.found", by=("admin",))
 
     campaign: Label = ""
     instance: InstanceId | None = None

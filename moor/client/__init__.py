@@ -44,6 +44,21 @@ from bus.messages.hosts import (
     HostsReported,
     HostUse,
 )
+from bus.messages.keeping import (
+    Budget,
+    BudgetScope,
+    BudgetState,
+    CampaignHost,
+    CampaignKind,
+    CampaignPlanned,
+    CampaignState,
+    Movement,
+    MovementLife,
+    PlannedMovement,
+    Side,
+    Then,
+    Work,
+)
 from bus.messages.moves import Change, MovePlace, MovesFound, MoveWait
 from bus.messages.placement import ProvidersChanged
 from bus.messages.planning import (
@@ -99,7 +114,7 @@ from moor.client.errors import (
     Rejected,
 )
 from moor.client.finding import Named
-from moor.client.hosts import Emptied, Stayed
+from moor.client.keeping import CampaignDetails, Emptied, Stayed
 from moor.client.requests import (
     BuildFields,
     Listing,
@@ -121,10 +136,18 @@ __all__ = [
     "AttemptFailed",
     "BrokerAway",
     "BrokerRefused",
+    "Budget",
+    "BudgetScope",
+    "BudgetState",
     "BuildAccepted",
     "BuildFields",
     "BuildInstance",
     "BuildRejected",
+    "CampaignDetails",
+    "CampaignHost",
+    "CampaignKind",
+    "CampaignPlanned",
+    "CampaignState",
     "Candidate",
     "Candidates",
     "Capability",
@@ -179,6 +202,8 @@ __all__ = [
     "MoveFields",
     "MovePlace",
     "MoveWait",
+    "Movement",
+    "MovementLife",
     "MovesFound",
     "Named",
     "NamedImage",
@@ -195,6 +220,7 @@ __all__ = [
     "Overview",
     "PlaceRule",
     "PlanFound",
+    "PlannedMovement",
     "PortRequest",
     "ProviderState",
     "ProvidersChanged",
@@ -204,6 +230,7 @@ __all__ = [
     "RequestId",
     "SentRequest",
     "ShapeRoom",
+    "Side",
     "Size",
     "StageTimes",
     "StateName",
@@ -211,11 +238,13 @@ __all__ = [
     "SyncClient",
     "SyncListing",
     "SyncSentRequest",
+    "Then",
     "Tiles",
     "TypeUsage",
     "VolumeRequest",
     "Wait",
     "Waiting",
+    "Work",
     "WorkerAlive",
     "WorkerHeard",
     "group_of",

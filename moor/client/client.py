@@ -19,8 +19,9 @@ from kit.process import during
 from moor.client.bus_client import CLOSED, hosts_of
 from moor.client.dead_letters import DeadLetterCalls
 from moor.client.errors import NotFound
-from moor.client.hosts import AggregateCalls, HostCalls
+from moor.client.hosts import AggregateCalls
 from moor.client.instances import ConsoleCalls, MoveCalls, PlanCalls
+from moor.client.keeping import KeepingCalls
 from moor.client.placement import PlacementCalls
 from moor.client.requests import Listing, SentRequest
 from moor.client.stored import StoredCalls
@@ -40,7 +41,7 @@ class Client(
     ConsoleCalls,
     PlanCalls,
     StoredCalls,
-    HostCalls,
+    KeepingCalls,
     AggregateCalls,
     PlacementCalls,
     DeadLetterCalls,
@@ -103,6 +104,7 @@ class Client(
                 removes_strays=remove_strays,
                 cell=cell,
                 host=(await self.show_host(host)).id if host else None,
+                keepers=True,
             )
             reader = self._books(hosts, cells, below)
             return await audited(reader, options, tell, hosts=hosts, nova=nova, ironic=ironic)

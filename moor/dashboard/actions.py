@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Final, get_args
+from typing import Final, get_args
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
@@ -26,8 +26,9 @@ from engine.hosts import NODE
 from kit.clock import now
 from kit.errors import ConnectionLost, Failure, Refusal
 from kit.logs import InstanceLine, InstanceLog
-from moor.client import Client, ClientError, Emptied, HostMode, HostState, NotFound, Stayed, host_in_cell
+from moor.client import Client, ClientError, HostMode, HostState, NotFound, Work, host_in_cell
 from moor.client.finding import id_in
+from moor.client.keeping import EVACUATION_WAIT_S, goes_on
 from moor.dashboard.access import AGAIN, FORM_TOKEN, Access, FormRefused, form_of, local_path, reader_of
 from moor.dashboard.letters import LetterReader, no_letter
 from moor.dashboard.rendering import NOBODY, PageRefused, PageRenderer, Reader
@@ -36,7 +37,7 @@ from placement_worker.api.values import ApiError
 
 # What users have ordered by the dashboard: each order is a job, which goes on whatever its browser does.
 #
-# A job that ends leaves what became of it for a while. The end of the process ends the jobs: a drain then orders nothing more.
+# A job that ends leaves what became of it for a while. The end of the process ends the jobs.
 
 log = logging.getLogger(__name__)
 lines = InstanceLog(__name__)
@@ -67,9 +68,7 @@ class DashboardJob(Struct, eq=False):
     begun_at: datetime
     state: str = "going on"
     said: list[str] = field(default_factory=list)
-    # Only the last line of it is shown: there may be thousands.
-    progress: str = ""
-    stayed: Sequence[Stayed] = ()
+    back_words: str = "Back"
     ended_at: datetime | None = None
     task: asyncio.Task[None] | None = None
 
@@ -103,14 +102,11 @@ class JobList:
         if job.task is not None:
             await asyncio.wait((job.task,), timeout=SOON_S)
 
-    async def stop(self, job: DashboardJob) -> None:
-        if job.task is not None and job.goes_on:
-            job.task.cancel()
-            await asyncio.wait((job.task,))
-
     async def close(self) -> None:
         for each in self._jobs.values():
-            await self.stop(each)
+            if each.task is not None and each.goes_on:
+                each.task.cancel()
+                await asyncio.wait((each.task,))
 
 
 async def _run(job: DashboardJob, work: Callable[[], Awaitable[None]]) -> None:
@@ -120,7 +116,7 @@ async def _run(job: DashboardJob, work: Callable[[], Awaitable[None]]) -> None:
         job.state = "done"
     except asyncio.CancelledError:
         job.state = "stopped"
-        job.said.append("It was stopped. Nothing more is ordered; what was ordered before goes on.")
+        job.said.append("The dashboard has ended; what was ordered before goes on.")
     except (ClientError, Failure, ConnectionLost, Refusal, PageRefused) as problem:
         job.state = "failed"
         job.said.append(str(problem))
@@ -184,12 +180,12 @@ class DashboardOrder(Struct, frozen=True):
     for_members: bool = False
 
 
-# Orders about hosts: their modes, and how they are emptied. Sent as `moor host set`, `moor host drain` and `moor evacuate` send them.
+# Orders about hosts: their modes, and how they are emptied, by campaigns of one host. Sent as `moor host set` and `moor campaign start`
+# send them.
 
+CAMPAIGN_GOES_ON: Final = "It is a campaign, which goes on by itself; it can be paused and cancelled."
 MOVES_AT_ONCE: Final = 10
 EVACUATIONS_AT_ONCE: Final = 50
-# A job goes on for so long.
-END_S_MAX: Final = 24 * 3600.0
 
 
 def whole_name(host: HostState) -> str:
@@ -296,6 +292,7 @@ async def _ask_drain(clouds: Clouds, given: Given, _reader: Reader) -> OrderQues
             "It is set draining: nothing new is built there until it is set up again.",
             f"Its instances move to other hosts of cell {host.cell}, at most {MOVES_AT_ONCE} at a time: live, or else stopped meanwhile.",
             "Those for which no host has room stay.",
+            CAMPAIGN_GOES_ON,
         ),
         instances=len(there),
         about=f"instances of {whole_name(host)}",
@@ -307,8 +304,14 @@ async def _ask_drain(clouds: Clouds, given: Given, _reader: Reader) -> OrderQues
 
 async def _drain(clouds: Clouds, given: Given, job: DashboardJob) -> None:
     reason = given.get("reason", "").strip()
+    await _begin(clouds, job, Work(hosts=(given["host"],), guests_at_once=MOVES_AT_ONCE, reason=reason))
+
+
+async def _begin(clouds: Clouds, job: DashboardJob, work: Work) -> None:
     async with clouds.ordering() as moor:
-        await _emptied(job, moor.drain, given["host"], reason=reason, at_once=MOVES_AT_ONCE)
+        campaign = await moor.start_campaign(work, campaign_id=UUID(job.id), for_user=job.by)
+    job.back, job.back_words = f"/campaigns/{campaign.id}", "How far it is"
+    job.said.append(f"The campaign {campaign.name} has begun.")
 
 
 async def _ask_evacuate(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:
@@ -323,6 +326,7 @@ async def _ask_evacuate(clouds: Clouds, given: Given, _reader: Reader) -> OrderQ
             f"Its instances are built anew on other hosts of cell {host.cell}, at most {EVACUATIONS_AT_ONCE} at a time.",
             f"They keep their ids. What is only on the disks of {host.name} is lost to them.",
             "Those for which no host has room wait for it, and stay if the host is up again before.",
+            CAMPAIGN_GOES_ON,
         ),
         instances=len(there),
         about=f"instances of {whole_name(host)}",
@@ -334,28 +338,51 @@ async def _ask_evacuate(clouds: Clouds, given: Given, _reader: Reader) -> OrderQ
 
 
 async def _evacuate(clouds: Clouds, given: Given, job: DashboardJob) -> None:
+    work = Work(
+        kind="evacuate",
+        hosts=(given["host"],),
+        guests_at_once=EVACUATIONS_AT_ONCE,
+        wait_s=EVACUATION_WAIT_S,
+    )
+    await _begin(clouds, job, work)
+
+
+_OF_CAMPAIGNS: Final[Mapping[str, tuple[str, str]]] = {
+    "pause": ("Pause", "Nothing more begins until it is resumed."),
+    "resume": ("Resume", "What waited for its turn begins again."),
+    "cancel": ("Cancel", "It ends. Hosts that it has emptied stay draining or down, and others as they are."),
+}
+
+
+async def _ask_campaign(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:
+    to = given.get("to", "")
+    if to not in _OF_CAMPAIGNS:
+        raise PageRefused(f"to is {to!r}: it must be one of {', '.join(_OF_CAMPAIGNS)}.")
+    found = (await clouds.moor.show_campaign(given.get("campaign", ""))).campaign
+    if not goes_on(found):
+        raise PageRefused(f"The campaign {found.name} is {found.life} already.")
+    verb, meaning = _OF_CAMPAIGNS[to]
+    return OrderQuestion(
+        title=f"{verb} the campaign {found.name}",
+        button=f"{verb} it",
+        sentences=(f"It is {found.life} now. What moves goes on.", meaning),
+        instances=sum(found.movements.get(life, 0) for life in ("planned", "granted", "moving")),
+        about=f"campaign {found.id}",
+        given={"campaign": str(found.id), "to": to},
+        back=f"/campaigns/{found.id}",
+        is_harmful=to == "cancel",
+    )
+
+
+async def _set_campaign(clouds: Clouds, given: Given, job: DashboardJob) -> None:
     async with clouds.ordering() as moor:
-        await _emptied(job, moor.evacuate_host, given["host"], at_once=EVACUATIONS_AT_ONCE)
-
-
-async def _emptied(
-    job: DashboardJob, empty: Callable[..., Awaitable[Emptied]], host: str, **how: Any
-) -> None:
-    so_far: list[Emptied] = []
-
-    def tell(known: Emptied) -> None:
-        so_far[:] = [known]
-        job.progress = f"{len(known.moved)} moved, {len(known.stayed)} not yet"
-
-    try:
-        so_far[:] = [await empty(host, **how, timeout_s=END_S_MAX, for_user=job.by, tell=tell)]
-    finally:
-        job.progress = ""
-        for known in so_far:
-            job.stayed = known.stayed
-            job.said.append(
-                f"{len(known.moved)} of {counted(len(known.moved) + len(known.stayed))} have left {known.host}."
-            )
+        change = {
+            "pause": moor.pause_campaign,
+            "resume": moor.resume_campaign,
+            "cancel": moor.cancel_campaign,
+        }
+        campaign = await change[given["to"]](given["campaign"], for_user=job.by)
+    job.said.append(f"The campaign {campaign.name} is {campaign.life}.")
 
 
 async def _ask_delete(clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
@@ -428,6 +455,7 @@ ORDERS: Final[Mapping[str, DashboardOrder]] = {
     "set-host": DashboardOrder(_ask_mode, _set_mode),
     "drain": DashboardOrder(_ask_drain, _drain),
     "evacuate": DashboardOrder(_ask_evacuate, _evacuate),
+    "campaign": DashboardOrder(_ask_campaign, _set_campaign),
     "delete-host": DashboardOrder(_ask_delete_host, _delete_host),
     "delete": DashboardOrder(_ask_delete, _delete, for_members=True),
     "replay": DashboardOrder(_ask_replay, _replay),
@@ -572,23 +600,12 @@ class Actions(PageRenderer):
         return order
 
     async def job(self, request: Request, reader: Reader) -> Response:
-        job = self._job(request, reader)
-        status = HTTPStatus.CONFLICT if job.state == "failed" else HTTPStatus.OK
-        stops = reader.name == job.by or reader.operates
-        return self._page(request, reader, "job.html", status, job=job, stops=stops)
-
-    async def stop(self, request: Request, reader: Reader) -> Response:
-        await self.access.form(request)
-        job = self._job(request, reader)
-        await self.jobs.stop(job)
-        return _to_job(job.id)
-
-    def _job(self, request: Request, reader: Reader) -> DashboardJob:
-        """The job, if this reader may see it: it is theirs, or they are an administrator."""
+        """What became of an order: for the user who has sent it, and for administrators."""
         job = self.jobs.find(str(request.path_params["id"]))
         if job is None or not (reader.is_admin or (job.by, job.project) == (reader.name, reader.project)):
             raise FormRefused(HTTPStatus.NOT_FOUND, "There is no such order, or it is forgotten by now.")
-        return job
+        status = HTTPStatus.CONFLICT if job.state == "failed" else HTTPStatus.OK
+        return self._page(request, reader, "job.html", status, job=job)
 
 
 def _to_job(id_: str) -> Response:
@@ -596,7 +613,11 @@ def _to_job(id_: str) -> Response:
 
 
 def _given(fields: Mapping[str, str]) -> Mapping[str, str]:
-    return {name: fields[name] for name in ("host", "mode", "instance", "broker", "letter") if name in fields}
+    return {
+        name: fields[name]
+        for name in ("host", "mode", "instance", "campaign", "to", "broker", "letter")
+        if name in fields
+    }
 
 
 def _form_id(fields: Mapping[str, str]) -> str:

@@ -21,6 +21,7 @@ from moor.client import (
     HostMode,
     InstanceState,
     Listing,
+    MovementLife,
     MovePlace,
     NotFound,
     StateName,
@@ -38,7 +39,7 @@ from moor.dashboard.rendering import (
     streamed,
     table_of,
 )
-from moor.resources import AGGREGATE, GROUP, HOST, INSTANCE, MIGRATION, ResourceKind
+from moor.resources import AGGREGATE, CAMPAIGN, GROUP, HOST, INSTANCE, MIGRATION, MOVEMENT, ResourceKind
 from moor.showing import INSTANCES, WAITING
 from moor.tables import Columns
 
@@ -63,7 +64,9 @@ FILTERS = {
         _choice("kind", "Kind", HostKind, "every kind"),
         FormField("up", "Up", (("", "up and down"), ("yes", "up"), ("no", "down"))),
         FormField("order", "Order", ORDERS),
+        _choice("life", "State", MovementLife, "every state"),
         FormField("ended", "Which", (("", "under way"), ("1", "also those that are over"))),
+        FormField("campaign", "Campaign"),
         FormField("part", "Name with"),
         FormField("name", "With this name"),
         FormField("host", "Host"),
@@ -119,6 +122,13 @@ GROUPS = ListView(
 )
 AGGREGATES = ListView(resource=AGGREGATE, title="Aggregates", path="/aggregates")
 MOVES = ListView(resource=MIGRATION, title="Moves", path="/moves", filters=("ended",))
+CAMPAIGNS = ListView(resource=CAMPAIGN, title="Campaigns", path="/campaigns", filters=("ended",))
+MOVEMENTS = ListView(
+    resource=MOVEMENT,
+    title="Movements",
+    path="/movements",
+    filters=("campaign", "host", "life", "ended"),
+)
 
 
 def _given(view: ListView, asked: Mapping[str, str], reader: Reader) -> dict[str, str]:

@@ -36,14 +36,17 @@ from moor.dashboard.access import Access, FormRefused, OpeningToken, SessionStor
 from moor.dashboard.actions import Actions, Clouds, TooManyJobs
 from moor.dashboard.cloud_pages import EVERY_S, CloudPages, Watcher
 from moor.dashboard.instance_pages import InstancePages
+from moor.dashboard.keeping_pages import KeepingPages
 from moor.dashboard.letters import LetterPages, LetterReader
 from moor.dashboard.node_pages import MetalReader, NodePages
 from moor.dashboard.rendering import HERE, NOBODY, PageRefused, Reader, why_refused
 from moor.dashboard.resource_pages import (
     AGGREGATES,
+    CAMPAIGNS,
     GROUPS,
     HOSTS,
     INSTANCE_LIST,
+    MOVEMENTS,
     MOVES,
     WAITING_LIST,
     ResourcePages,
@@ -75,6 +78,7 @@ def dashboard_app(
     nodes: NodePages,
     letters: LetterPages,
     *,
+    keeping: KeepingPages,
     actions: Actions,
     hosts: Iterable[str],
 ) -> Starlette:
@@ -93,6 +97,12 @@ def dashboard_app(
         route("/why", instances.why, for_all=True),
         route("/waiting", partial(things.listed, WAITING_LIST)),
         route("/moves", partial(things.listed, MOVES)),
+        route("/keeping", keeping.keeping),
+        route("/keeping/live", keeping.live),
+        route("/campaigns", partial(things.listed, CAMPAIGNS)),
+        route("/campaigns/{id:uuid}", keeping.campaign),
+        route("/movements", partial(things.listed, MOVEMENTS)),
+        route("/domains/~{place:path}/{number}", keeping.tile),
         route("/workers", pages.workers),
         route("/groups", partial(things.listed, GROUPS), for_all=True),
         route("/groups/{id:uuid}", things.group, for_all=True),
@@ -106,7 +116,6 @@ def dashboard_app(
         route("/orders/{what}", actions.confirm, for_all=True),
         route("/orders/{what}", actions.send, for_all=True, method="POST"),
         route("/jobs/{id:uuid}", actions.job, for_all=True),
-        route("/jobs/{id:uuid}/stop", actions.stop, for_all=True, method="POST"),
         door("/login", actions.login_page, "GET"),
         door("/login", actions.log_in, "POST"),
         door("/logout", actions.log_out, "POST"),
@@ -316,6 +325,7 @@ class DashboardService:
                 InstancePages(moor),
                 NodePages(metal),
                 letters,
+                keeping=KeepingPages(moor),
                 actions=actions,
                 hosts=names,
             )

@@ -17,6 +17,7 @@ from engine.places import why_no_place
 from kit.clock import now
 from kit.process import stopped_by_signals
 from moor.client import (
+    CampaignHost,
     Client,
     ClientError,
     Emptied,
@@ -31,7 +32,6 @@ from moor.client import (
 from moor.flags import argument, option
 from moor.instances.boot_command import CAPABILITIES, HAVING
 from moor.instances.move_commands import To, WaitForRoom
-from moor.instances.requests import move_wait_of
 from moor.options import (
     NOT_DONE,
     BusUrl,
@@ -363,7 +363,7 @@ def remove(name: AggregateName, hosts: Hosts, bus: BusUrl = "", *, _output: Outp
     print_thing(AGGREGATE, with_client(bus, lambda moor: moor.set_aggregate(name, remove_hosts=hosts)))
 
 
-# `moor host drain` and `moor evacuate`: all instances of a host move away, or are built anew elsewhere, until the time is up or a signal comes.
+# `moor host drain` and `moor evacuate`: campaigns of one host, until they end, the time is up or a signal comes.
 
 EmptyingTimeout = Annotated[float, option(metavar="S", min=0.1, help="Seconds to wait for the end.")]
 AtOnce = Annotated[int, option(min=1, help="How many instances move at the same time.")]
@@ -387,10 +387,8 @@ def drain(
 ) -> None:
     """Set a host draining, and move its instances to other hosts of its cell: live, or else stopped meanwhile.
 
-    With --wait-for-room, an instance waits for a host to which it can move live. A stopped one would need the same room.
-
-    Ctrl-C ends the orders, and shows which instances are still there: what moves already goes on, and the host stays draining until
-    `moor host set HOST up`.
+    It is a campaign of this host alone (`moor campaign`). Ctrl-C cancels it, and shows which instances are still there: what moves
+    already goes on, and the host stays draining until `moor host set HOST up`.
     """
     how = _how(to, wait_for_room, at_once, timeout)
     _show_emptied(
@@ -431,7 +429,8 @@ def evacuate(
     """Build all instances of a lost host anew on other hosts of its cell. They keep their ids.
 
     Their shares on the lost host stay held until it returns and cleans up, or is set dead. Instances for which no host has room
-    wait for it, and are still evacuated when the command has ended.
+    wait for it, and are still evacuated when the command has ended. It is a campaign of this host alone (`moor campaign`), which Ctrl-C
+    cancels: those whose turn has not come stay.
     """
 
     async def work(moor: Client) -> Emptied:
@@ -446,7 +445,7 @@ def evacuate(
             be_sure(doubt, f"Evacuate {name}?", yes=yes)
         return await _stopped(moor.evacuate_host, name, **_how(to, wait_for_room, at_once, timeout))
 
-    _show_emptied(with_client(bus, work))
+    _show_emptied(with_client(bus, work, operates=True))
 
 
 async def _down(moor: Client, host: str) -> HostState | None:
@@ -465,22 +464,19 @@ async def _down(moor: Client, host: str) -> HostState | None:
 def _how(
     to: Sequence[str] | None, wait_for_room: int | None, at_once: int, timeout_s: float
 ) -> dict[str, Any]:
-    return {
-        "hosts": to or (),
-        "wait": move_wait_of(wait_for_room, None),
-        "at_once": at_once,
-        "timeout_s": timeout_s,
-    }
+    waits = {} if wait_for_room is None else {"wait": wait_for_room}
+    return {"hosts": to or (), "at_once": at_once, "timeout_s": timeout_s, **waits}
 
 
 async def _stopped(empty: Callable[..., Awaitable[Emptied]], host: str, **how: Any) -> Emptied:
     """Until the time is up, or a signal comes."""
     with stopped_by_signals() as told:
-        return await empty(host, **how, tell=None if wants_document() else _tell_progress, stop=told)
+        return await empty(host, **how, tell=_tell_progress, stop=told)
 
 
-def _tell_progress(so_far: Emptied) -> None:
-    tell(f"{len(so_far.moved)} moved, {len(so_far.stayed)} not yet", "dim")
+def _tell_progress(host: CampaignHost) -> None:
+    if not wants_document():
+        tell(f"{host.moved:,} moved, {host.left + host.stay:,} not yet", "dim")
 
 
 def _fence(command: str, host: str) -> None:

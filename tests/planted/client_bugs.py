@@ -15,8 +15,8 @@ from moor.client.books.auditing import AuditResult
 from moor.client.bus_client import BusClient, InstanceFollower, InstanceWatch
 from moor.client.client import ClientThread
 from moor.client.errors import Rejected
-from moor.client.hosts import HostCalls, HostMoves
 from moor.client.instances import InstanceCalls
+from moor.client.keeping import KeepingCalls
 from moor.client.requests import SentRequest
 from moor.client.stored import StoredCalls
 from moor.instances import boot_command, hosts_command, instances_command, stored_commands
@@ -149,7 +149,7 @@ async def first_of_two_hosts_shown(real: Any, asking: Any, name: str) -> Any:
 
 
 # To evacuate a host that is up sets it down first, though its instances run.
-@planted_by("a host that runs is evacuated", HostCalls, "evacuate_host", harm="doubled")
+@planted_by("a host that runs is evacuated", KeepingCalls, "evacuate_host", harm="doubled")
 def running_host_evacuated(real: Any) -> Any:
     @wraps(real)
     async def evacuate_host(self: Any, name: str, **more: Any) -> Any:
@@ -160,19 +160,25 @@ def running_host_evacuated(real: Any) -> Any:
 
 
 # A host is emptied to any hosts, whichever were named.
-planted_by("the hosts named for a drain are ignored", HostCalls, "_emptied")(
-    lambda real: lambda self, name, kinds, _hosts, *more, **how: real(self, name, kinds, (), *more, **how)
+planted_by("the hosts named for a drain are ignored", KeepingCalls, "_emptied")(
+    lambda real: lambda self, work, *more: real(self, structs.replace(work, to=()), *more)
 )
 
 
 # A host with instances that could not be moved away looks empty.
-planted_by("instances that stay on a drained host are not told", HostMoves, "still_there")(
-    lambda _real: lambda _self: ()
-)
+@planted("instances that stay on a drained host are not told", KeepingCalls, "_emptied")
+async def what_stays_not_told(real: Any, *asked: Any) -> Any:
+    return structs.replace(await real(*asked), stayed=())
+
+
+# The campaign of a drain that its user has stopped goes on.
+@planted("a drain that is stopped goes on", KeepingCalls, "cancel_campaign")
+async def stopped_drain_goes_on(_real: Any, self: Any, campaign: Any, **_: Any) -> Any:
+    return (await self.show_campaign(campaign)).campaign
 
 
 # A move that is to wait for room fails if there is none.
-planted_by("the wait of a move is forgotten", (requests, hosts), "wait_of")(lambda _real: lambda _wait: None)
+planted_by("the wait of a move is forgotten", requests, "wait_of")(lambda _real: lambda _wait: None)
 
 
 # A limit of a quota that is set to None stays.

@@ -15,15 +15,19 @@ from msgspec import Struct, structs
 from bus.messages.audit import (
     NAMED_MAX,
     AskContradictions,
+    CellEntry,
     ContradictionsFound,
     MendConsumer,
     MendInstance,
     RecountBooks,
 )
 from bus.messages.books import ConsumerMoved, Done, WriteAnswered, WriteVerdict
-from bus.messages.build import InstancesFound
+from bus.messages.build import AskInstances, InstancesFound
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.hosts import HostSet, SetHost
+from bus.messages.keeping import AskBudgets, AskMovements, BudgetsFound, MovementsFound
+from bus.workers.connections import NoAnswer
+from engine.flavors import InstanceId
 from engine.hosts import NODE, HostState, host_in_cell
 from engine.inventories import ConsumerId, GroupId, ProviderId
 from engine.refusals import DoesNotFit, NotAllowed, broken_rule_in_words
@@ -42,6 +46,12 @@ from moor.client.books.instance_rules import (
     way_back_of,
     whereabouts,
 )
+from moor.client.books.keeping_rules import (
+    faults_of_budgets,
+    faults_of_claims,
+    faults_of_movements,
+    is_claim_suspect,
+)
 from moor.client.books.rules import (
     HeldByNova,
     NeededClaims,
@@ -57,12 +67,13 @@ from moor.client.books.rules import (
     of_nobody,
 )
 from moor.client.books.views import Fault, InstanceView, Mend, Places, Sight, name_clashes
-from moor.client.bus_client import answer_of, providers_of
+from moor.client.bus_client import answer_of, items_of, providers_of
 from moor.client.errors import Rejected
 
 FOUND, MENDED, ORDERED, NOT_MENDED = "found", "mended", "ordered", "not mended"
 # A second look names these instances, and at most two hosts of each.
 LOOKED_AT_ONCE_MAX = NAMED_MAX // 2
+MOVEMENTS_PAGE = 200
 _STRAYS = "something runs there that no row knows: moor audit"
 # Lists Ironic's nodes. It raises if Ironic does not answer.
 ListsNodes = Callable[[], Awaitable[NodesInIronic]]
@@ -112,7 +123,8 @@ class AuditOptions(Struct, frozen=True):
     """What an audit compares, and whether it mends faults (`heals`).
 
     With `cell`, it compares only instances of this cell; with `host`, only those on the host with this id. Changes within
-    the last `settle` are in flight, and not judged. With `removes_strays`, hosts remove what no row knows.
+    the last `settle` are in flight, and not judged. With `removes_strays`, hosts remove what no row knows. With `keepers`, movements and
+    budgets are judged, too.
     """
 
     settle: timedelta
@@ -120,6 +132,7 @@ class AuditOptions(Struct, frozen=True):
     removes_strays: bool = False
     cell: str = ""
     host: ProviderId | None = None
+    keepers: bool = False
 
     @property
     def is_of_all(self) -> bool:
@@ -169,6 +182,9 @@ class Audit:
         self._alone: dict[ConsumerId, InstanceView] = {}
         self._needed = NeededClaims()
         self._ways_back: dict[ConsumerId, ConsumerId] = {}
+        # The instances that hold a claim of a move that should have ended.
+        self._holding: dict[ConsumerId, CellEntry] = {}
+        self._keepers_away = ""
         # The members of each affinity group, with their hosts.
         self._groups: dict[GroupId, dict[ConsumerId, ProviderId]] = {}
 
@@ -186,12 +202,13 @@ class Audit:
         await self._compare_alone()
         await self._compare_nova()
         await self._compare_nodes()
+        await self._compare_keeping()
         await self._conclude_tables(contradictions)
         return AuditResult(
             compared=self._compared,
             in_flight=self._in_flight,
             findings=tuple(self._findings),
-            unanswered=(*self._reader.unanswered(), *filter(None, (self._ironic_away,))),
+            unanswered=(*self._reader.unanswered(), *filter(None, (self._ironic_away, self._keepers_away))),
             nova=self._nova.held,
         )
 
@@ -284,6 +301,8 @@ class Audit:
         for entry in view.in_cells:
             if (way_back := way_back_of(entry)) is not None:
                 self._ways_back[entry.instance.id] = way_back.consumer
+            if is_claim_suspect(entry):
+                self._holding[entry.instance.id] = entry
 
     async def _compare_ways_back(self) -> None:
         for some in batches_of(sorted(self._ways_back.items()), LOOKED_AT_ONCE_MAX):
@@ -375,6 +394,49 @@ class Audit:
         faults = await self._nova.faults(self._places, self._options.settle)
         self._in_flight += self._nova.in_flight
         await self._conclude(faults, partial(self._nova.left, faults))
+
+    # What keepers have
+
+    async def _compare_keeping(self) -> None:
+        if not (self._options.keepers and self._options.is_of_all):
+            return
+        try:
+            await self._look_twice(await self._keeping_now(), self._keeping_now)
+        except NoAnswer:
+            self._keepers_away = "the keeper"
+
+    async def _keeping_now(self) -> list[Fault]:
+        api = self._reader.api
+        going = await items_of(
+            api, AskMovements(limit=MOVEMENTS_PAGE), MovementsFound, lambda page: page.movements
+        )
+        budgets = await items_of(api, AskBudgets(), BudgetsFound, lambda page: page.budgets)
+        ids = {each.instance: None for each in going}
+        rows = [
+            each
+            for some in batches_of([*ids], MOVEMENTS_PAGE)
+            for each in await items_of(
+                api,
+                AskInstances(instances=tuple(some), limit=MOVEMENTS_PAGE),
+                InstancesFound,
+                lambda page: page.instances,
+            )
+        ]
+        ended = [
+            each
+            for id_ in self._holding
+            for each in await items_of(
+                api,
+                AskMovements(instance=InstanceId(id_), ended=True),
+                MovementsFound,
+                lambda page: page.movements,
+            )
+        ]
+        return [
+            *faults_of_movements(going, {each.id: each for each in rows}, self._sight(None)),
+            *faults_of_budgets(budgets, going),
+            *faults_of_claims(self._holding, ended),
+        ]
 
     # Mending
 

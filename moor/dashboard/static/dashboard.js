@@ -1,4 +1,4 @@
-// Draws the hosts of each cell as tiles, and replaces the changing part of the overview when the server has news.
+// Draws the hosts of each cell or domain as tiles, and replaces the changing part of a page when the server has news.
 "use strict";
 
 const SIZE = 9;
@@ -12,7 +12,7 @@ function columnsOf(canvas) {
   return Math.max(1, Math.floor((canvas.clientWidth + GAP) / (SIZE + GAP)));
 }
 
-// The tile that the keyboard has chosen, by cell: the arrows move it, Enter opens its host.
+// The tile that the keyboard has chosen, by cell or domain: the arrows move it, Enter opens its host.
 const chosen = {};
 
 function draw(canvas) {
@@ -54,7 +54,7 @@ function meaningOf(tile) {
 
 function openTile(canvas, number) {
   if (number < canvas.dataset.tiles.length) {
-    window.location.assign(`/tiles/${encodeURIComponent(canvas.dataset.cell)}/${number}`);
+    window.location.assign(`${canvas.dataset.open}/${number}`);
   }
 }
 
@@ -159,10 +159,6 @@ const AGAIN_MS = 1500;
 async function lookAgain() {
   const job = document.getElementById("job");
   if (!job || !("goesOn" in job.dataset)) {
-    const stop = document.getElementById("stop");
-    if (job && stop) {
-      stop.remove();
-    }
     return;
   }
   try {

@@ -1,18 +1,33 @@
-"""Rules of the audit for claims beside instances, ways back of moves, cells without a row, and names of hosts."""
+"""Rules of the audit for claims beside instances, ways back of moves, cells without a row, names of hosts, movements and budgets."""
 
+from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
 from msgspec import structs
 
 from bus.messages.audit import BookEntry, ExpectedClaim, MendConsumer, MendInstance
+from bus.messages.build import Move
+from bus.messages.keeping import Budget, BudgetState, CampaignId, Movement, MovementId
+from engine.flavors import RequestId
 from engine.hosts import HostState
-from engine.inventories import ConsumerId, ProviderId
+from engine.inventories import ConsumerId, GroupId, ProviderId
 from moor.client.books import instance_rules, rules
 from moor.client.books.instance_rules import faults_of, faults_of_way_back, way_back_of
+from moor.client.books.keeping_rules import (
+    CLAIM_LEFT,
+    NOTHING_MOVES,
+    OVER_BUDGET,
+    faults_of_budgets,
+    faults_of_claims,
+    faults_of_movements,
+    is_claim_suspect,
+)
 from moor.client.books.rules import NeededClaims, faults_alone, is_claim_alone
 from moor.client.books.views import NAME, Fault, InstanceView, is_held_by_nova, name_clashes
-from tests.properties.test_audit_properties import PLACES, SIGHT, a_view, share_on
+from tests.narrowing import present
+from tests.properties.test_audit_properties import ID, LONG_AGO, NOW, PLACES, SIGHT, a_view, share_on
 
 MIGRATION = ConsumerId(UUID(int=70))
 WAY_BACK = ExpectedClaim(consumer=MIGRATION, type="MIGRATION", attempt=2, share=share_on(1))
@@ -166,3 +181,129 @@ def test_a_name_that_hosts_of_two_cells_have_is_told_whatever_its_case() -> None
     assert [(each.kind, each.text) for each in name_clashes(hosts)] == [
         (NAME, "hosts of cells c1, c2 are called h1")
     ]
+
+
+# Movements, budgets and the claims of moves.
+
+GROUP = GroupId(UUID(int=6))
+HOUR = timedelta(hours=1)
+
+
+def a_movement(number: int = 1, **changes: object) -> Movement:
+    """A movement that goes on away from the host on which the instance is."""
+    movement = Movement(
+        id=MovementId(UUID(int=number)),
+        instance=ID,
+        campaign=CampaignId(UUID(int=3)),
+        cause="campaign kernel",
+        cell="c1",
+        host=present(a_view().at_api).host,
+        life="moving",
+        project="shop",
+        group=GROUP,
+        place="dc1/hall1/rack1",
+        to="h2",
+        to_place="dc1/hall2",
+        request_id=RequestId(UUID(int=40)),
+        asked_at=NOW - HOUR,
+        granted_at=NOW - HOUR / 2,
+    )
+    return structs.replace(movement, **changes)
+
+
+@pytest.mark.parametrize(
+    ("movement", "told", "said"),
+    [
+        ({}, {}, ""),
+        ({}, None, "is moving, and no row of the API level has it"),
+        # Its row may be on its way.
+        ({"asked_at": NOW}, None, ""),
+        ({"life": "planned"}, {"state": "deleted"}, "is planned, and it is deleted"),
+        ({}, {"state": "deleted", "changed_at": NOW}, ""),
+        ({}, {"host": "h2"}, "it is active on h2 in cell c1"),
+        ({}, {"cell": "c2"}, "in cell c2"),
+        ({}, {"state": "moving", "host": "h2"}, ""),
+        ({}, {"state": "offloaded", "host": ""}, "it is offloaded on no host"),
+    ],
+)
+def test_a_movement_goes_on_only_while_its_instance_is_on_its_host(
+    movement: dict[str, object], told: dict[str, object] | None, said: str
+) -> None:
+    rows = {} if told is None else {ID: structs.replace(present(a_view().at_api), **told)}
+    faults = [*faults_of_movements([a_movement(**movement)], rows, SIGHT)]
+
+    assert kinds(faults) == [NOTHING_MOVES] * bool(said)
+    assert all(said in each.text and "campaign kernel" in each.text for each in faults)
+
+
+TWO = (a_movement(1), a_movement(2, granted_at=NOW))
+AT_NIGHT = NOW.replace(hour=23, minute=30)
+
+
+@pytest.mark.parametrize(
+    ("budget", "movements", "said"),
+    [
+        ({"scope": "cloud", "at_once": 2}, TWO, ""),
+        ({"scope": "cloud", "at_once": 1}, TWO, "the cloud: 2 movements go on, and 1 may"),
+        # It was set after the last grant, and counts for the next one.
+        ({"scope": "cloud", "at_once": 1, "set_at": NOW + HOUR}, TWO, ""),
+        ({"scope": "cloud", "at_once": 1, "set_at": NOW - HOUR / 4}, TWO, "2 movements go on"),
+        ({"scope": "cloud", "at_once": 1}, (TWO[0], a_movement(2, life="planned")), ""),
+        ({"scope": "cell", "at_once": 1}, (TWO[0], a_movement(2, cell="c2")), ""),
+        ({"scope": "cell", "of": "c1", "at_once": 1}, TWO, "c1: 2"),
+        ({"scope": "cell", "of": "c2", "at_once": 1}, TWO, ""),
+        ({"scope": "host", "at_once": 1, "side": "out"}, TWO, f"c1/{TWO[0].host}: 2"),
+        ({"scope": "host", "at_once": 1, "side": "in"}, (TWO[0], a_movement(2, to="h3")), ""),
+        ({"scope": "host", "of": "H2", "at_once": 1}, TWO, "c1/h2: 2"),
+        ({"scope": "domain", "level": 3, "at_once": 1}, TWO, "dc1/hall1/rack1: 2"),
+        ({"scope": "domain", "level": 3, "at_once": 1, "side": "in"}, TWO, ""),
+        ({"scope": "domain", "level": 2, "at_once": 1, "side": "in"}, TWO, "dc1/hall2: 2"),
+        ({"scope": "domain", "of": "dc1/hall1", "at_once": 1}, TWO, "dc1/hall1: 2"),
+        ({"scope": "domain", "of": "dc1/hall", "at_once": 1}, TWO, ""),
+        ({"scope": "project", "at_once": 1}, TWO, "shop: 2"),
+        ({"scope": "project", "of": "-", "at_once": 1}, (a_movement(1, project=""),) * 2, "-: 2"),
+        ({"scope": "group", "at_once": 1}, TWO, f"{GROUP}: 2"),
+        ({"scope": "group", "at_once": 1}, (a_movement(1, group=None),) * 2, ""),
+        ({"scope": "cloud", "per_hour": 1}, TWO, "2 movements that go on began within an hour, and 1 may"),
+        ({"scope": "cloud", "per_hour": 1}, (a_movement(1, granted_at=NOW - HOUR), TWO[1]), ""),
+        ({"scope": "cloud", "quiet": ("22:00-06:00",)}, TWO, ""),
+        (
+            {"scope": "cloud", "quiet": ("22:00-06:00",)},
+            (a_movement(1, granted_at=AT_NIGHT),),
+            "began at 23:30 UTC, in the quiet time 22:00-06:00",
+        ),
+    ],
+)
+def test_a_budget_is_exceeded_if_its_last_grant_was_one_too_many(
+    budget: dict[str, Any], movements: tuple[Movement, ...], said: str
+) -> None:
+    given = {"set_at": LONG_AGO, **budget}
+    state = BudgetState(set_at=given.pop("set_at"), budget=Budget(name="b", **given))
+    faults = [*faults_of_budgets([state], movements)]
+
+    assert bool(faults) == bool(said), faults
+    assert {each.kind for each in faults} <= {OVER_BUDGET}
+    assert not said or any(said in each.text for each in faults)
+
+
+def test_an_ended_movement_leaves_no_claim_of_its_move() -> None:
+    move = Move(
+        request_id=RequestId(UUID(int=40)),
+        number=2,
+        kind="live-migrate",
+        source="h1",
+        ends_by=NOW,
+        confirm_s=0,
+    )
+    view = moved()
+    entry = structs.replace(view.in_cells[0], instance=structs.replace(view.in_cells[0].instance, move=move))
+    waits = structs.replace(entry.instance, move=structs.replace(move, confirm_s=60))
+    assert is_claim_suspect(entry)
+    assert not is_claim_suspect(a_view().in_cells[0])
+    # A person may confirm it yet.
+    assert not is_claim_suspect(structs.replace(entry, instance=waits))
+
+    (left,) = faults_of_claims({ID: entry}, [a_movement(life="done"), a_movement(life="moving")])
+    assert (left.kind, left.about) == (CLAIM_LEFT, ID)
+    other = a_movement(life="done", request_id=RequestId(UUID(int=41)))
+    assert [*faults_of_claims({ID: entry}, [other])] == []

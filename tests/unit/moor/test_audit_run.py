@@ -28,6 +28,15 @@ from bus.messages.books import ConsumerMoved, Done, WriteAnswered, WriteVerdict
 from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, Size
 from bus.messages.cell import DestroyInstance
 from bus.messages.hosts import HostSet, SetHost
+from bus.messages.keeping import (
+    AskBudgets,
+    AskMovements,
+    BudgetsFound,
+    CampaignId,
+    Movement,
+    MovementId,
+    MovementsFound,
+)
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from bus.workers.connections import NoAnswer
 from engine.flavors import InstanceId
@@ -39,6 +48,7 @@ from moor.client.books import instance_rules, rules
 from moor.client.books.auditing import AuditOptions, AuditResult, audited, why_no_strays
 from moor.client.books.books_reader import NEW_S, BooksReader
 from moor.client.books.instance_rules import LOST
+from moor.client.books.keeping_rules import NOTHING_MOVES
 from moor.client.books.rules import OF_NOBODY, STRAY_ON_NODE, NodeInIronic
 from moor.client.books.views import InstanceView, OnHost
 from moor.client.bus_client import as_received
@@ -132,6 +142,42 @@ async def audit(
     reader = BooksReader(everyone, dict.fromkeys(("c1", "c2"), everyone), ("c1", "c2"), new_s)
     options = AuditOptions(settle=timedelta(minutes=1), heals=heals, removes_strays=removes_strays, cell=cell)
     return await audited(reader, options, clock=lambda: NOW, hosts=(host,) if host else ())
+
+
+class Keeping(Everyone):
+    """A keeper has movements of an instance that is nowhere, as they are at each look."""
+
+    def __init__(self, *looks: tuple[Movement, ...], silent: type[Message] | None = None) -> None:
+        super().__init__(a_view(), silent=silent)
+        self._movements = [*looks]
+
+    async def ask(self, question: Message) -> Message:
+        match question:
+            case AskBudgets():
+                return BudgetsFound(budgets=())
+            case AskMovements() if not self._silent:
+                found = self._movements[0] if len(self._movements) == 1 else self._movements.pop(0)
+                return MovementsFound(movements=found)
+        return await super().ask(question)
+
+
+async def test_movements_are_judged_twice_and_a_keeper_that_does_not_answer_is_named() -> None:
+    lost = Movement(
+        id=MovementId(UUID(int=1)),
+        instance=InstanceId(ConsumerId(UUID(int=404))),
+        campaign=CampaignId(UUID(int=3)),
+        cause="campaign kernel",
+        cell="c1",
+        host="h-1",
+    )
+    options = AuditOptions(settle=timedelta(minutes=1), keepers=True)
+    told = []
+    for everyone in (Keeping((lost,)), Keeping((lost,), ()), Keeping((lost,), silent=AskMovements)):
+        reader = BooksReader(everyone, dict.fromkeys(("c1", "c2"), everyone), ("c1", "c2"))
+        result = await audited(reader, options, clock=lambda: NOW)
+        told.append(([each.fault.kind for each in result.findings], result.unanswered))
+
+    assert told == [([NOTHING_MOVES], ()), ([], ()), ([], ("the keeper",))]
 
 
 async def test_a_fault_counts_if_both_looks_see_the_same_rows() -> None:

@@ -147,11 +147,6 @@ async def test_a_host_is_not_guessed_if_two_cells_have_its_name() -> None:
         await moor.show_host("h1")
 
 
-async def test_a_host_that_is_up_is_not_evacuated() -> None:
-    with pytest.raises(Rejected, match="it is up, so nothing was evacuated: set it down first"):
-        await client_of(HostsOfOneName(1)).evacuate_host("h1")
-
-
 class Refusing:
     """A bus on which each request to build is refused."""
 

@@ -19,6 +19,22 @@ from bus.message import Message
 from bus.messages.build import AskInstances, BuildRejected, InstancesFound, InstanceState
 from bus.messages.cloud import AskOverview, AskTiles, CellState, Overview, Tiles
 from bus.messages.hosts import AggregatesFound, AggregateState, AskAggregates, AskHosts, HostsFound
+from bus.messages.keeping import (
+    AskBudgets,
+    AskCampaigns,
+    AskMovements,
+    Budget,
+    BudgetsFound,
+    BudgetState,
+    CampaignHost,
+    CampaignId,
+    CampaignsFound,
+    CampaignState,
+    Movement,
+    MovementId,
+    MovementsFound,
+    Work,
+)
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovePlace, MovesFound
 from bus.messages.planning import AskExplanation, AskPlan, Explanation, ExplanationsFound, PlanFound
 from bus.messages.projects import AskGroups, GroupsFound, GroupState
@@ -60,6 +76,22 @@ FUNNEL = NoValidHost(
 )
 PLANNED = PlanFound(qualify=0, fit=0, is_cut=False, cells=(), funnel=FUNNEL)
 CHANGE = Change(instance=STATES[0].id, number=1, what="migrate", cell="c1", asked_at=AT)
+CAMPAIGN = CampaignState(
+    id=CampaignId(ID),
+    name="kernel",
+    work=Work(place="dc1"),
+    hosts={"done": 1, "waiting": 999},
+    movements={"done": 1, "given_up": 2},
+)
+CAMPAIGN_HOST = CampaignHost(id=ProviderId(ID), host="h1", cell="c1", stage="emptying", left=3, moved=1)
+MOVEMENT = Movement(
+    id=MovementId(ID),
+    instance=STATES[0].id,
+    campaign=CAMPAIGN.id,
+    cause="campaign kernel",
+    cell="c1",
+    host="h1",
+)
 ANSWERS: Mapping[type[Message], Callable[[Any], Message]] = {
     AskInstances: lambda ask: InstancesFound(
         instances=STATES[:1] if ask.instances else STATES, next=None if ask.instances else STATES[-1].id
@@ -74,7 +106,7 @@ ANSWERS: Mapping[type[Message], Callable[[Any], Message]] = {
             HostState(id=ProviderId(UUID(int=at)), name=f"c1-host-{at:05d}", cell="c1", up=True)
             for at in range(1 if ask.name else 100)
         ),
-        next="" if ask.name else "c1-host-00099",
+        next="" if ask.name or ask.after else "c1-host-00099",
     ),
     AskGroups: lambda _: GroupsFound(
         groups=tuple(GroupState(id=GroupId(UUID(int=at)), policy="affinity", name="g") for at in range(100)),
@@ -83,6 +115,16 @@ ANSWERS: Mapping[type[Message], Callable[[Any], Message]] = {
     AskAggregates: lambda _: AggregatesFound(
         aggregates=tuple(AggregateState(id=AggregateId(UUID(int=at)), name=f"a{at}") for at in range(100)),
         next="a99",
+    ),
+    AskCampaigns: lambda ask: CampaignsFound(
+        campaigns=(CAMPAIGN,) * (1 if ask.campaign else 20),
+        hosts=(CAMPAIGN_HOST,) * 500 if ask.campaign else (),
+        next=None if ask.campaign else CAMPAIGN.id,
+        next_host=None if ask.after_host else CAMPAIGN_HOST.id,
+    ),
+    AskMovements: lambda _: MovementsFound(movements=(MOVEMENT,) * 100, next=MOVEMENT.id),
+    AskBudgets: lambda _: BudgetsFound(
+        budgets=(BudgetState(budget=Budget(name="b", scope="cloud", at_once=5)),)
     ),
     AskPlan: lambda _: PLANNED,
     AskTiles: lambda ask: Tiles(
@@ -108,6 +150,11 @@ COSTS: Mapping[str, tuple[Mapping[type[Message], int], int, int]] = {
     "/tiles/c1/4999": ({}, 0, 100),
     "/waiting": ({AskInstances: 1}, 101, 40_000),
     "/moves": ({AskMoves: 1}, 101, 40_000),
+    # Of each of 20 campaigns its 1,000 hosts, and what it has given up; and all hosts of the cloud.
+    "/keeping": ({AskCampaigns: 41, AskMovements: 21, AskBudgets: 1, AskHosts: 2}, 700, 300_000),
+    "/campaigns": ({AskCampaigns: 1}, 101, 30_000),
+    f"/campaigns/{ID}": ({AskCampaigns: 2, AskMovements: 2}, 303, 120_000),
+    "/movements": ({AskMovements: 1}, 101, 50_000),
     "/groups": ({AskGroups: 1}, 101, 30_000),
     "/aggregates": ({AskAggregates: 1}, 101, 30_000),
     "/why?vcpus=1": ({AskPlan: 1}, 5, 10_000),

@@ -58,7 +58,7 @@ async def test_a_second_press_does_nothing_twice_at_once_or_later(
 async def test_nothing_but_a_form_orders_anything(method: str, visited: Visited, root: FakeBrowser) -> None:
     form = await root.form_of(DOWN)
 
-    for path in ("/orders/set-host", "/logout", f"/jobs/{uuid4()}/stop"):
+    for path in ("/orders/set-host", "/logout", f"/jobs/{uuid4()}"):
         await root.request(method, path, params=form, headers={"origin": root.origin})
     await root.post("/orders/set-host", params=form, headers={"origin": root.origin})
 
@@ -145,8 +145,6 @@ async def test_what_became_of_an_order_is_for_its_user_and_administrators(visite
     assert (await root.get(done.url.path)).status_code == 200
     assert (await bob.get(done.url.path)).status_code == 404
     assert (await same_project.get(done.url.path)).status_code == 404
-    stop = {**hidden(await bob.get("/instances")), **await bob.form_of(f"/orders/delete?instance={GARDENS}")}
-    assert (await bob.send_form(f"{done.url.path}/stop", stop)).status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -1,206 +1,232 @@
-"""What `moor host drain` and `moor evacuate` order, and when; in simulated time."""
+"""How a campaign is followed, and what `drain` and `evacuate_host` begin, tell and cancel; in simulated time, with a keeper in miniature."""
 
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
+import pytest
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import (
-    AskInstances,
-    BuildRejected,
-    InstanceActive,
-    InstancesFound,
-    InstanceState,
-    Move,
-    Waiting,
+from bus.messages.build import AskInstances, InstancesFound, InstanceState
+from bus.messages.hosts import AskHosts, HostsFound
+from bus.messages.keeping import (
+    AskCampaigns,
+    AskMovements,
+    CampaignHost,
+    CampaignsFound,
+    CampaignState,
+    Movement,
+    MovementId,
+    MovementLife,
+    MovementsFound,
+    SetCampaign,
+    StartCampaign,
 )
-from bus.messages.hosts import HostSet, SetHost
-from bus.messages.moves import MOVES_PER_CELL, MoveInstance
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
 from engine.inventories import ProviderId
 from kit.process import stopped_by_signals
-from moor.client import Emptied
+from moor.client import CampaignDetails, Emptied, NotFound, NotInTime, Rejected, Work
 from tests.asking import client_of
-from tests.simulation.loop import run_simulated, simulated
-from tests.unit.conductor.cell import NOON
+from tests.simulation.loop import simulated
 
-AN_HOUR_S = 3600.0
+HOST = ProviderId(UUID(int=1))
 
 
-class Asking:
-    """A client of a host with these instances. Each move takes so many seconds, or is refused for a reason."""
+def instance(number: int) -> InstanceId:
+    return InstanceId(UUID(int=number))
 
-    def __init__(self, count: int, takes_s: Callable[[int], float] = lambda _: 10.0) -> None:
-        self.refusal: Callable[[], str] = lambda: ""
-        self.room: Callable[[], int] = lambda: count
-        # The numbers of the instances whose moves wait for room, each so many seconds.
-        self.wait_s: dict[int, float] = {}
-        # Those that wait until their time is up.
-        self.in_vain: set[int] = set()
-        self.kinds: list[str] = []
-        self.hosts: set[tuple[str, ...]] = set()
-        # The numbers of the instances whose moves were taken, and when.
-        self.taken: list[tuple[int, float]] = []
-        self.refused = 0
-        self.under_way: set[InstanceId] = set()
-        self._takes_s = takes_s
-        self._states = {InstanceId(UUID(int=number)): a_state(number) for number in range(1, count + 1)}
-        self._events = asyncio.Queue[InstanceState]()
+
+class Keeper:
+    """A keeper of a host with so many guests. Two of them move at once, 10 seconds each; those in `stuck` are given up."""
+
+    def __init__(self, guests: int, stuck: Callable[[int], str] = lambda _: "") -> None:
+        self.orders: list[Message] = []
+        self.refusal = ""
+        # Guests that were deleted before their turn came.
+        self.deleted: set[int] = set()
+        self._guests = range(1, guests + 1)
+        self._stuck = stuck
+        self._cancelled_s: float | None = None
+        self._state: CampaignState | None = None
 
     async def ask(self, question: Message) -> Message:
-        if isinstance(question, SetHost):
-            return HostSet(host=HostState(id=ProviderId(UUID(int=1)), name="h1", cell="c1", up=True))
-        assert isinstance(question, AskInstances)
-        return InstancesFound(instances=tuple(self._states.values()))
+        match question:
+            case StartCampaign():
+                self.orders.append(question)
+                self._state = CampaignState(id=question.id, name="c", work=question.work)
+                return CampaignsFound(campaigns=(self._now(),))
+            case SetCampaign():
+                self.orders.append(question)
+                self._cancelled_s = self._passed_s()
+                return CampaignsFound(campaigns=(self._now(),))
+            case AskCampaigns():
+                return CampaignsFound(campaigns=(self._now(),) if self._state else (), hosts=(self._host(),))
+            case AskMovements():
+                return MovementsFound(movements=tuple(map(self._movement, self._guests)))
+            case AskHosts():
+                return HostsFound(hosts=(HostState(id=HOST, name="h1", cell="c1", up=True),))
+            case AskInstances():
+                return InstancesFound(instances=tuple(map(self._guest, question.instances)))
+        raise AssertionError(question)
 
-    async def ask_all(self, orders: Sequence[MoveInstance]) -> list[Message]:
-        return [self._answer(order) for order in orders]
-
-    def _answer(self, order: MoveInstance) -> Message:
-        self.kinds.append(order.kind)
-        self.hosts.add(order.hosts)
-        if order.instance.int not in self.wait_s and len(self.under_way) >= self.room():
-            self.refused += 1
-            return BuildRejected(
-                request_id=order.request_id, field=MOVES_PER_CELL, value="2", reason="ask again later"
-            )
-        if reason := self.refusal():
-            return BuildRejected(request_id=order.request_id, field="instance", value="", reason=reason)
-        loop, number = asyncio.get_running_loop(), order.instance.int
-        self.taken.append((number, loop.time()))
-        move = Move(
-            request_id=order.request_id, number=2, kind=order.kind, source="h1", ends_by=NOON, confirm_s=0
+    def _guest(self, id_: InstanceId) -> InstanceState:
+        is_gone = self._movement(id_.int).life == "done"
+        return InstanceState(
+            id=id_,
+            request_id=RequestId(UUID(int=100)),
+            sequence=1,
+            state="deleted" if id_.int in self.deleted else "active",
+            cell="c1",
+            host="h2" if is_gone else "h1",
+            attempt=1,
         )
-        if (wait_s := self.wait_s.get(number)) is not None:
-            move = structs.replace(move, waits_until=NOON)
-            self._change(
-                order.instance, move=move, waiting=Waiting(until=NOON, since=NOON, reason="all full")
-            )
-            goes_on = self._fail if number in self.in_vain else self._begin
-            loop.call_later(wait_s, goes_on, order.instance, move)
-            return InstancesFound(instances=(self._states[order.instance],))
-        self.under_way.add(order.instance)
-        self._change(order.instance, state="moving", move=move)
-        loop.call_later(self._takes_s(number), self._end, order.instance, move)
-        return InstancesFound(instances=(self._states[order.instance],))
 
-    def _begin(self, instance: InstanceId, move: Move) -> None:
-        self.under_way.add(instance)
-        self._change(instance, state="moving", waiting=None)
-        self._events.put_nowait(self._states[instance])
-        asyncio.get_running_loop().call_later(self._takes_s(instance.int), self._end, instance, move)
+    def _passed_s(self) -> float:
+        return asyncio.get_running_loop().time()
 
-    def _fail(self, instance: InstanceId, move: Move) -> None:
-        failed = structs.replace(move, outcome="failed", failure="no valid host: it waited in vain")
-        self._change(instance, waiting=None, move=failed)
-        self._events.put_nowait(self._states[instance])
-
-    def _end(self, instance: InstanceId, move: Move) -> None:
-        self.under_way.discard(instance)
-        self._change(
-            instance, state="active", host="h2", move=structs.replace(move, outcome="confirmed", number=3)
+    def _movement(self, number: int) -> Movement:
+        """The first two move at once, and the next two then."""
+        turn = (number - 1) // 2 * 10.0
+        begun = self._passed_s() >= turn and (self._cancelled_s is None or self._cancelled_s >= turn)
+        life: MovementLife = "withdrawn" if number in self.deleted else "planned"
+        if begun and life == "planned":
+            life = "moving" if self._passed_s() < turn + 10 else "given_up" if self._stuck(number) else "done"
+        movement = Movement(
+            id=MovementId(UUID(int=number)),
+            instance=instance(number),
+            campaign=self._now_id(),
+            cause="c",
+            cell="c1",
+            host="h1",
+            life="withdrawn" if life == "planned" and self._cancelled_s is not None else life,
         )
-        self._events.put_nowait(self._states[instance])
+        return structs.replace(movement, reason=self._stuck(number) if life == "given_up" else "")
 
-    def _change(self, instance: InstanceId, **changes: object) -> None:
-        before = self._states[instance]
-        self._states[instance] = structs.replace(before, sequence=before.sequence + 1, **changes)
+    def _now_id(self) -> Any:
+        assert self._state is not None
+        return self._state.id
 
-    async def listen(self, *_: str, project: str) -> AsyncGenerator[Sequence[Message], None]:
-        assert project == ""
-        yield ()
-        while True:
-            yield [InstanceActive(cell="c1", instance=await self._events.get())]
+    def _host(self) -> CampaignHost:
+        lives = [self._movement(each).life for each in self._guests] if self._state else []
+        is_over = {*lives} <= {"done", "given_up", "withdrawn"}
+        return CampaignHost(
+            id=HOST,
+            host="h1",
+            cell="c1",
+            stage="failed"
+            if self.refusal or (is_over and "given_up" in lives)
+            else "done"
+            if is_over
+            else "emptying",
+            reason=self.refusal,
+            left=sum(each in ("planned", "moving") for each in lives),
+            moved=lives.count("done"),
+            stay=lives.count("given_up"),
+        )
 
-    async def instances(self, ids: Iterable[InstanceId], _: str) -> list[InstanceState]:
-        return [self._states[each] for each in ids]
+    def _now(self) -> CampaignState:
+        assert self._state is not None
+        stage = self._host().stage
+        life = (
+            "cancelled"
+            if self._cancelled_s is not None
+            else {"done": "done", "failed": "stopped"}.get(stage, "running")
+        )
+        return structs.replace(self._state, life=life)
 
 
-def a_state(number: int) -> InstanceState:
-    return InstanceState(
-        id=InstanceId(UUID(int=number)),
-        request_id=RequestId(UUID(int=100)),
-        sequence=1,
-        state="active",
-        cell="c1",
-        host="h1",
-        attempt=1,
+def stayed(done: Emptied) -> dict[int, str]:
+    return {each.instance.int: each.reason for each in done.stayed}
+
+
+def kinds(keeper: Keeper) -> list[str]:
+    return [type(each).__name__ for each in keeper.orders]
+
+
+@simulated
+async def test_a_drain_is_a_campaign_of_one_host_and_tells_how_far_it_is() -> None:
+    keeper, told = Keeper(6, lambda number: "no host has room" if number == 2 else ""), list[CampaignHost]()
+    keeper.deleted = {6}
+    done = await client_of(keeper).drain(
+        "h1", hosts=("h2", "h3"), wait=60, at_once=2, reason="new disk", for_user="ann", tell=told.append
     )
 
-
-async def emptied(asking: Asking, timeout_s: float = AN_HOUR_S, at_once: int = 2) -> Emptied:
-    with stopped_by_signals() as told:
-        moor = client_of(asking)
-        return await moor.drain("h1", hosts=("h2", "h3"), at_once=at_once, timeout_s=timeout_s, stop=told)
-
-
-def test_what_did_not_move_by_the_first_kind_is_ordered_by_the_next_one() -> None:
-    asking = Asking(3)
-    asking.refusal = lambda: "no host has room"
-    done = run_simulated(emptied(asking))
-
-    assert asking.kinds[:2] == ["live-migrate"] * 2
-    assert sorted(asking.kinds) == ["live-migrate"] * 3 + ["migrate"] * 3
-    assert asking.hosts == {("h2", "h3")}
-    assert {each.reason for each in done.stayed} == {"no host has room"}
+    (order,) = keeper.orders
+    assert isinstance(order, StartCampaign)
+    work = order.work
+    assert (work.kind, work.hosts, work.to, work.then) == ("drain", ("c1/h1",), ("h2", "h3"), "disable")
+    assert (work.wait_s, work.guests_at_once, work.reason, order.for_user) == (60, 2, "new disk", "ann")
+    assert [(each.moved, each.left, each.stay) for each in told] == [
+        (0, 5, 0),
+        (1, 3, 1),
+        (3, 1, 1),
+        (4, 0, 1),
+    ]
+    assert [each.id.int for each in done.moved] == [1, 3, 4, 5, 6]
+    assert (done.host, stayed(done)) == ("c1/h1", {2: "no host has room"})
 
 
 @simulated
-async def test_what_waits_for_room_does_not_count_and_the_others_go_on() -> None:
-    asking = Asking(5)
-    asking.wait_s = {1: 500.0, 2: 500.0, 3: 500.0}
-    done, at_s = await emptied(asking), asyncio.get_running_loop().time()
+async def test_when_the_time_is_up_the_campaign_is_cancelled_and_what_moves_goes_on() -> None:
+    keeper = Keeper(6)
+    done = await client_of(keeper).drain("h1", timeout_s=15)
 
-    assert [number for number, _ in asking.taken] == [1, 2, 3, 4, 5]
-    assert {at for _, at in asking.taken} == {0.0}
-    assert (len(done.moved), done.stayed, at_s) == (5, (), 510.0)
-
-
-def test_what_waited_for_room_until_its_time_was_up_does_not_wait_again_by_another_kind() -> None:
-    asking = Asking(1)
-    asking.wait_s, asking.in_vain = {1: 500.0}, {1}
-    done = run_simulated(emptied(asking))
-
-    assert asking.kinds == ["live-migrate"]
-    assert [each.reason for each in done.stayed] == ["no valid host: it waited in vain"]
-
-
-def test_as_many_moves_are_under_way_as_the_limits_allow_and_nothing_is_given_up_because_of_them() -> None:
-    asking = Asking(6)
-    asking.room = lambda: 2
-    done = run_simulated(emptied(asking, at_once=50))
-
-    assert [at_s for _, at_s in asking.taken] == [0.0, 0.0, 10.0, 10.0, 20.0, 20.0]
-    assert (len(done.moved), done.stayed) == (6, ())
-    # Four at first, and one more at most for each move that is over.
-    assert asking.refused <= 4 + 6
-
-
-def test_when_the_time_is_up_nothing_more_is_ordered_and_the_rest_says_so() -> None:
-    asking = Asking(4)
-    done = run_simulated(emptied(asking, timeout_s=15))
-
-    assert len(asking.taken) == 4
-    assert {each.reason for each in done.stayed} == {"its move goes on"}
-    assert len(done.moved) == 2
-
-
-@simulated
-async def test_a_signal_ends_the_orders_and_what_became_of_each_instance_is_still_said() -> None:
-    asking = Asking(5, lambda number: number * 10.0)
-    asyncio.get_running_loop().call_at(15, os.kill, os.getpid(), signal.SIGINT)
-    done = await emptied(asking)
-
-    assert [number for number, _ in asking.taken] == [1, 2, 3]
-    assert [each.id.int for each in done.moved] == [1]
-    assert {each.instance.int: each.reason for each in done.stayed} == {
-        2: "its move goes on",
-        3: "its move goes on",
-        4: "its turn did not come",
-        5: "its turn did not come",
+    assert kinds(keeper) == ["StartCampaign", "SetCampaign"]
+    assert [each.id.int for each in done.moved] == [1, 2]
+    assert stayed(done) == {
+        **dict.fromkeys((3, 4), "its move goes on"),
+        **dict.fromkeys((5, 6), "its turn did not come"),
     }
+
+
+@simulated
+async def test_a_signal_cancels_the_campaign_and_what_became_of_each_instance_is_still_said() -> None:
+    keeper = Keeper(6)
+    with stopped_by_signals() as stop:
+        asyncio.get_running_loop().call_at(12, os.kill, os.getpid(), signal.SIGINT)
+        done = await client_of(keeper).drain("h1", stop=stop)
+
+    assert kinds(keeper) == ["StartCampaign", "SetCampaign"]
+    assert (len(done.moved), {*stayed(done)}) == (2, {3, 4, 5, 6})
+
+
+@simulated
+async def test_an_evacuation_waits_for_a_day_unless_it_is_told_else() -> None:
+    keeper = Keeper(1)
+    await client_of(keeper).evacuate_host("h1")
+    await client_of(keeper).evacuate_host("h1", wait=0)
+    works = [each.work for each in keeper.orders if isinstance(each, StartCampaign)]
+    assert [(each.kind, each.hosts, each.wait_s) for each in works] == [
+        ("evacuate", ("h1",), 86400),
+        ("evacuate", ("h1",), 0),
+    ]
+
+
+@simulated
+async def test_a_host_that_the_campaign_cannot_take_is_an_error_with_its_reason() -> None:
+    keeper = Keeper(0)
+    keeper.refusal = "it is dead"
+    with pytest.raises(Rejected, match="it is dead"):
+        await client_of(keeper).drain("h1")
+
+
+@simulated
+async def test_a_campaign_is_followed_to_its_end_or_until_the_time_is_up_and_goes_on() -> None:
+    keeper, told = Keeper(4), list[CampaignDetails]()
+    moor = client_of(keeper)
+    with pytest.raises(NotFound):
+        await moor.follow_campaign("")
+    campaign = (await moor.start_campaign(Work(hosts=("h1",)))).id
+    with pytest.raises(NotInTime, match="campaign c has not ended within 5 s"):
+        await moor.follow_campaign(campaign, timeout_s=5)
+
+    found = await moor.follow_campaign(campaign, tell=told.append)
+
+    assert (found.campaign.life, found.hosts[0].stage) == ("done", "done")
+    assert [each.hosts[0].moved for each in told] == [0, 2, 4]
+    assert kinds(keeper) == ["StartCampaign"]

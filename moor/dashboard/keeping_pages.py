@@ -1,0 +1,202 @@
+"""The pages of keeping: campaigns with their hosts, movements, budgets with their use, and the hosts of the cloud by domains.
+
+All who look within a few seconds see the same: the changing part of the page is made once for them.
+"""
+
+import asyncio
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from engine.places import domain_of, is_within
+from moor.client import FILL_PARTS, CampaignDetails, CampaignHost, Client, Movement
+from moor.client.keeping import goes_on
+from moor.dashboard.rendering import (
+    PAGE,
+    HtmlTable,
+    PageRefused,
+    PageRenderer,
+    Reader,
+    is_number,
+    stream_of,
+    streamed,
+    table_of,
+)
+from moor.resource_commands import items_of
+from moor.resources import BUDGET, CAMPAIGN, HOST, HOSTS_OF_CAMPAIGN, MOVEMENT, HostShown
+
+LOOK_S = 5.0
+# Places of hosts seldom change, and to read all hosts is dear.
+HOSTS_KEPT_S = 30.0
+CAMPAIGNS_SHOWN_MAX = 20
+# Of each campaign's hosts that are out or have failed.
+OUT_SHOWN_MAX = 20
+
+
+class Domain(Struct, frozen=True):
+    """A domain, with a letter for each of its hosts that are in no domain below it (`Tiles` explains the letters)."""
+
+    place: str
+    hosts: Sequence[HostShown]
+    below: Sequence["Domain"]
+    count: int
+    up: int
+
+    @property
+    def name(self) -> str:
+        return self.place.rpartition("/")[2]
+
+    @property
+    def tiles(self) -> str:
+        return "".join(map(tile_of, self.hosts))
+
+
+def domain_with(place: str, level: int, hosts: Iterable[HostShown]) -> Domain:
+    """The domain of this place and level, with these hosts in it."""
+    here: list[HostShown] = []
+    below: dict[str, list[HostShown]] = {}
+    for each in hosts:
+        part = domain_of(each.host.place, level + 1)
+        (below.setdefault(part, []) if part else here).append(each)
+    parts = [domain_with(part, level + 1, some) for part, some in sorted(below.items())]
+    here.sort(key=lambda each: (each.host.cell, each.host.name))
+    return Domain(
+        place,
+        here,
+        parts,
+        len(here) + sum(each.count for each in parts),
+        sum(each.host.up for each in here) + sum(each.up for each in parts),
+    )
+
+
+def domain_at(place: str, domain: Domain) -> Domain | None:
+    """The domain of this place in that one; None if there is none."""
+    if domain.place == place:
+        return domain
+    into = next((each for each in domain.below if is_within(place, each.place)), None)
+    return into and domain_at(place, into)
+
+
+def tile_of(shown: HostShown) -> str:
+    host, mode = shown.host, shown.host.setting.mode
+    if mode in ("dead", "down"):
+        return "x" if mode == "dead" else "d"
+    if host.must_clean or not host.up:
+        return "c" if host.must_clean else "s"
+    if mode == "draining" or not shown.uses:
+        return "r" if mode == "draining" else "?"
+    fullest = max(each.used / each.capacity if each.capacity else 0.0 for each in shown.uses.values())
+    return "f" if fullest >= 1 else str(int(fullest * FILL_PARTS))
+
+
+class KeepingPages(PageRenderer):
+    def __init__(self, moor: Client) -> None:
+        self._moor = moor
+        self._lock = asyncio.Lock()
+        # The changing part of the page that was rendered last, the hosts that it showed, and until when they count.
+        self._shown, self._until_s = "", -math.inf
+        self._cloud, self._hosts_until_s = domain_with("", 0, ()), -math.inf
+
+    async def keeping(self, request: Request, reader: Reader) -> Response:
+        return self._page(request, reader, "keeping.html", live=await self._live())
+
+    async def live(self, _request: Request, _reader: Reader) -> Response:
+        return streamed(stream_of("keeping", self._live, LOOK_S))
+
+    async def campaign(self, request: Request, reader: Reader) -> Response:
+        found = await self._moor.show_campaign(request.path_params["id"])
+        begin = request.query_params.get("skip", "0")
+        if not is_number(begin):
+            raise PageRefused(f"skip is {begin!r}: it is no number of hosts.")
+        end = int(begin) + PAGE
+        going = await self._moor.list_movements(campaign=str(found.campaign.id)).first(PAGE)
+        return self.thing(
+            request,
+            reader,
+            found.campaign.name or "Campaign",
+            CAMPAIGN.facts(found.campaign),
+            [
+                ("Its hosts", _hosts(found.hosts[int(begin) : end], "no more hosts")),
+                ("What goes on", _moving(going)),
+                ("What was given up", _moving(await self._given_up(found))),
+            ],
+            orders=_orders_of(found) if reader.operates else (),
+            links=(
+                *(((f"?skip={end}", "The next hosts"),) if end < len(found.hosts) else ()),
+                (f"/movements?campaign={found.campaign.id}&ended=1", "All its movements"),
+            ),
+        )
+
+    async def tile(self, request: Request, reader: Reader) -> Response:
+        """The host behind a tile: that with this number in its domain."""
+        place, text = request.path_params["place"], request.path_params["number"]
+        if not is_number(text):
+            raise PageRefused(f"{text!r} is no number of a host.")
+        domain = domain_at(place, await self._domains())
+        if domain is None or int(text) >= len(domain.hosts):
+            return self.refusal(request, reader, HTTPStatus.NOT_FOUND, f"{place!r} has no host {text}.")
+        host = domain.hosts[int(text)].host
+        return RedirectResponse(f"/hosts/{quote(host.cell)}/{quote(host.name)}", HTTPStatus.SEE_OTHER)
+
+    async def _live(self) -> str:
+        now_s = asyncio.get_running_loop().time
+        async with self._lock:
+            if now_s() >= self._until_s:
+                self._shown = self._render("keeping_live.html", **await self._seen())
+                self._until_s = now_s() + LOOK_S / 2
+            return self._shown
+
+    async def _seen(self) -> Mapping[str, Any]:
+        states = await self._moor.list_campaigns().first(CAMPAIGNS_SHOWN_MAX)
+        campaigns = [await self._moor.show_campaign(each.id) for each in states]
+        given_up = [each for found in campaigns for each in await self._given_up(found)]
+        budgets = await self._moor.list_budgets()
+        return {
+            "campaigns": table_of(CAMPAIGN.columns, states, CAMPAIGN.page_of, "No campaign goes on."),
+            "out": [(each.campaign, _hosts(_out(each)[:OUT_SHOWN_MAX])) for each in campaigns],
+            "movements": _moving(await self._moor.list_movements().first(PAGE)),
+            "given_up": _moving(given_up[:PAGE]),
+            "budgets": table_of(BUDGET.columns, budgets, None, "There are no budgets."),
+            "cloud": await self._domains(),
+        }
+
+    async def _given_up(self, found: CampaignDetails) -> list[Movement]:
+        if not found.campaign.movements.get("given_up"):
+            return []
+        of_it = str(found.campaign.id)
+        return await self._moor.list_movements(campaign=of_it, life="given_up", ended=True).first(PAGE)
+
+    async def _domains(self) -> Domain:
+        now_s = asyncio.get_running_loop().time
+        if now_s() >= self._hosts_until_s:
+            self._cloud = domain_with("", 0, [each async for each in items_of(HOST, self._moor)])
+            self._hosts_until_s = now_s() + HOSTS_KEPT_S
+        return self._cloud
+
+
+def _out(found: CampaignDetails) -> list[CampaignHost]:
+    return [each for each in found.hosts if each.stage not in ("waiting", "done")]
+
+
+def _hosts(hosts: Sequence[Any], nothing: str = "none of its hosts is out now") -> HtmlTable:
+    return table_of(HOSTS_OF_CAMPAIGN, hosts, lambda each: f"/hosts/{each.cell}/{each.host}", nothing)
+
+
+def _moving(movements: Sequence[Movement]) -> HtmlTable:
+    return table_of(MOVEMENT.columns, movements, MOVEMENT.page_of, "none")
+
+
+def _orders_of(found: CampaignDetails) -> list[tuple[str, str]]:
+    orders = {"resume": "Resume it"} if found.campaign.life == "paused" else {"pause": "Pause it"}
+    named = f"/orders/campaign?campaign={found.campaign.id}&to="
+    return [
+        (named + to, words)
+        for to, words in {**orders, "cancel": "Cancel it"}.items()
+        if goes_on(found.campaign)
+    ]
