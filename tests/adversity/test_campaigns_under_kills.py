@@ -73,11 +73,13 @@ LOG = """
 
 
 @asynccontextmanager
-async def booted(**sizes: str) -> AsyncIterator[RealCloud]:
+async def booted(moves_failing: str = "0") -> AsyncIterator[RealCloud]:
     """A cloud in ten racks, with its guests and budgets."""
     per_cell = HOSTS // len(CELLS)
     place = f"rack{{{max(HOSTS // RACKS, 1)}}}"
-    async with real_cloud(*CELLS, HOSTS_PER_CELL=str(per_cell), PLACE=place, SPAWN_MS="20", **sizes) as here:
+    async with real_cloud(
+        *CELLS, HOSTS_PER_CELL=str(per_cell), PLACE=place, SPAWN_MS="20", MOVES_FAILING=moves_failing
+    ) as here:
         async with a_session(here.database_url) as admin:
             await admin.execute(LOG)
         await here.start(*WORKERS)
@@ -166,7 +168,7 @@ async def over(here: RealCloud, names: Sequence[str]) -> None:
 
 async def test_keepers_and_schedulers_are_killed_in_the_middle_of_a_campaign() -> None:
     chance = random.Random(7)
-    async with booted(MOVES_FAILING="0.05") as here:
+    async with booted("0.05") as here:
         names = await begun(here)
         booting = asyncio.create_task(boots(here, GUESTS + 1))
         began_s = time.monotonic()
