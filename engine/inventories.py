@@ -216,6 +216,11 @@ class ServerGroup(Value, frozen=True):
     rules: PlaceRules = ()
 
     @property
+    def policies(self) -> frozenset[GroupPolicy]:
+        """Those for hosts and for domains."""
+        return frozenset([self.policy, *[rule.policy for rule in self.rules]])
+
+    @property
     def hard_rules(self) -> tuple[PlaceRule, ...]:
         return tuple([rule for rule in self.rules if rule.policy in HARD_POLICIES])
 
