@@ -226,12 +226,11 @@ class ServerGroup(Value, frozen=True):
 
 
 HARD_POLICIES = ("affinity", "anti-affinity")
-_rules = msgspec.json.Decoder(tuple[PlaceRule, ...]).decode
 
 
 def rules_in(text: str | None) -> tuple[PlaceRule, ...]:
     """The rules of a group as rows store them; rows of release 0.1.0 have none."""
-    return _rules(text) if text else ()
+    return msgspec.json.decode(text, type=tuple[PlaceRule, ...]) if text else ()
 
 
 def rules_as_text(rules: Sequence[PlaceRule]) -> str | None:

@@ -283,8 +283,8 @@ def compare_places(
 
 
 def _misplaced(place: str, hosts: Sequence[HostState]) -> Difference:
-    more = f" and {len(hosts) - 1} more" if len(hosts) > 1 else ""
-    what = f"place of {host_in_cell(hosts[0].cell, hosts[0].name)}{more}"
+    first = host_in_cell(hosts[0].cell, hosts[0].name)
+    what = f"place of {first} and {len(hosts) - 1} more" if len(hosts) > 1 else f"place of {first}"
     if why := why_no_place(place):
         return Difference(what, f"{place!r} by Nova's aggregates: {why}")
     entries = tuple([HostPlace(host=str(each.id), place=place) for each in hosts])
