@@ -37,7 +37,11 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[KeeperStore]:
 
 
 def campaign(number: int = 1, **fields: Any) -> CampaignState:
-    known: dict[str, Any] = {"name": f"spring-{number}", "work": Work(hosts=("h1",)), "asked_at": NOON} | fields
+    known: dict[str, Any] = {
+        "name": f"spring-{number}",
+        "work": Work(hosts=("h1",)),
+        "asked_at": NOON,
+    } | fields
     return CampaignState(id=CampaignId(UUID(int=number)), **known)
 
 
@@ -46,7 +50,12 @@ def host(number: int, **fields: Any) -> CampaignHost:
 
 
 def movement(number: int, of: int = 1, **fields: Any) -> Movement:
-    known: dict[str, Any] = {"cell": "c1", "host": "h1", "cause": "campaign spring", "asked_at": NOON} | fields
+    known: dict[str, Any] = {
+        "cell": "c1",
+        "host": "h1",
+        "cause": "campaign spring",
+        "asked_at": NOON,
+    } | fields
     instance = known.pop("instance", number)
     return Movement(
         id=MovementId(UUID(int=number)),
