@@ -7,6 +7,7 @@ keeper.questions   `Questions`: campaigns, movements, budgets, plans
 An order asks schedulers first, and writes in one transaction then; a repeated one finds what it has written, and is answered as before.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -200,7 +201,7 @@ class Orders:
         order = ask.message
         called = await self._store.campaigns_called(order.campaign)
         if not called:
-            return rejected("campaign", order.campaign, "there is no such campaign")
+            return CampaignsFound(campaigns=())
         async with self._store.transaction() as transaction:
             known = await transaction.lock_campaign(called[0].id)
             assert known is not None, "a campaign is not forgotten while it goes on"
@@ -338,8 +339,16 @@ class Questions:
         )
         count, first = await self._store.ended_since(self._clock() - RATE_OVER)
         took = (self._clock() - first).total_seconds() if first else 0.0
+        fits, stays = Counter[str](), Counter[str]()
+        for one in planned:
+            (fits if one.to else stays)[one.host] += 1
         return CampaignPlanned(
-            hosts=tuple(hosts),
+            hosts=tuple(
+                [
+                    structs.replace(each, left=fits[name], stay=stays[name])
+                    for each, name in zip(hosts, names.values(), strict=True)
+                ]
+            ),
             guests=len(guests),
             fit=sum(bool(each.to) for each in planned),
             movements=planned,

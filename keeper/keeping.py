@@ -116,6 +116,8 @@ class Keeper:
             "work on campaigns",
             self._round,
             lambda: pace.round_s if self._held else pace.idle_s,
+            # Each step may be repeated, by this keeper or by another one.
+            is_cut_short=True,
             chance=station.chance,
         )
         self._pruning = Periodic(

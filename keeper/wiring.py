@@ -36,10 +36,10 @@ def keeper_parts(
     questions = Questions(station.ask_all, store, clock)
     buried: Mapping[type[Message], Sequence[Handler]] = {Message: (_on_buried,)}
     return (
-        station,
         Worker(station, Subscription("keeper.requests", orders.handlers(), store, before_burial=buried)),
         Worker(station, Subscription("keeper.questions", questions.handlers(), store, before_burial=buried)),
         keeper,
+        station,
     )
 
 

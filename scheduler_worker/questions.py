@@ -45,6 +45,7 @@ from engine.inventories import ConsumerId, GroupId, QuotaState
 from engine.picture.picture import Picture
 from engine.refusals import NoValidHost, PlannedFlavor
 from engine.requests import Alternative, InstanceSpec, lowered, with_specs
+from engine.requests.spec import of_mover
 from kit.errors import WrongAnswer
 from scheduler_worker.cells import CellRegistry
 from scheduler_worker.core.capabilities import capabilities, hosts_having
@@ -432,7 +433,7 @@ class Planner:
         allowed = lowered(question.to)
         known = {
             row.id: structs.replace(
-                spec,
+                of_mover(spec, row.id, is_alone=False),
                 hosts=allowed,
                 ignore_hosts=(*spec.ignore_hosts, *avoided),
                 cell=row.told.cell,
@@ -469,7 +470,7 @@ class Planner:
                 members = self._picture.groups.of_group(group)
                 if any(each.host not in here for each in members):
                     continue
-                specs = [structs.replace(known[id_], server_group=None) for id_ in ids]
+                specs = [of_mover(known[id_], id_, is_alone=True) for id_ in ids]
                 if len(ids) == 1:
                     alone[ids[0]] = specs[0]
                     continue

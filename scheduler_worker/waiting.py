@@ -66,6 +66,7 @@ _NAMING = {
     "different_hosts": (),
     "same_hosts": (),
     "server_group": None,
+    "mover": None,
     "image": "",
 }
 

@@ -191,7 +191,7 @@ class StartCampaign(StrictMessage, frozen=True, tag="campaign.start"):
 
 
 class SetCampaign(StrictMessage, frozen=True, tag="campaign.set"):
-    """Have a campaign pause, go on, or end. While it pauses, what moves goes on, and nothing else begins; if it is cancelled, the same is true,
+    """Have a campaign pause, go on, or end; the answer is empty if there is none of this name or id. While it pauses, what moves goes on, and nothing else begins; if it is cancelled, the same is true,
     and it ends then. The hosts that it has emptied so far stay as they are.
     """
 
@@ -249,7 +249,7 @@ class PlannedMovement(Value, frozen=True):
 
 
 class CampaignPlanned(AnswerMessage, frozen=True, tag="campaign.planned"):
-    """The plan of a campaign. `fit` of its `guests` would find a place; `more`: there are others, which were not planned. `seconds` is how long
+    """The plan of a campaign: of each host, how many guests would move (`left`), and how many would `stay`. `fit` of all `guests` would find a place; `more`: there are others, which were not planned. `seconds` is how long
     it would take at the rate of the latest movements, null if none has ended lately; `limit` names what it would wait for most.
     """
 

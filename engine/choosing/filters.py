@@ -114,31 +114,31 @@ class GroupRules(Filter):
 
     name = "group rules"
     is_per_instance = True
-    reads = ("server_group",)
+    reads = ("server_group", "mover")
     woken_by = (HostChange.USAGE, HostChange.PROVIDERS)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         passed, group = hosts.everyone(), spec.server_group
         if group is not None:
             for rule in group.hard_rules:
-                passed = passed & _allowed(hosts, group, rule)
+                passed = passed & _allowed(hosts, spec, group, rule)
         return passed
 
     def reason(self, host: OneHost, spec: InstanceSpec) -> str:
         group = spec.server_group
         assert group is not None, "only members of a group are refused"
-        rule = next(each for each in group.hard_rules if not _allowed(host.hosts, group, each)[host.at])
+        rule = next(each for each in group.hard_rules if not _allowed(host.hosts, spec, group, each)[host.at])
         domain = domain_of(host.place, rule.level)
-        there = int(host.hosts.members_inside(group, rule.level)[host.at])
+        there = int(host.hosts.members_inside(group, rule.level, spec.mover)[host.at])
         return why_no_member(group.id, rule, domain, there)
 
 
-def _allowed(hosts: Hosts, group: ServerGroup, rule: PlaceRule) -> Flags:
-    inside = hosts.members_inside(group, rule.level)
+def _allowed(hosts: Hosts, spec: InstanceSpec, group: ServerGroup, rule: PlaceRule) -> Flags:
+    inside = hosts.members_inside(group, rule.level, spec.mover)
     if rule.policy == "anti-affinity":
         fits = inside < rule.max_members
     else:
-        fits = inside == hosts.members_in_all(group) + hosts.taken
+        fits = inside == hosts.members_in_all(group, spec.mover) + hosts.taken
     return fits & (hosts.domains_at(rule.level) > 0)
 
 

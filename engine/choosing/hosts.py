@@ -537,16 +537,23 @@ class Hosts:
         """The code of each host's domain of this level; 0: it is in none."""
         return self.of(self.columns.domain(level))
 
-    def members_inside(self, group: ServerGroup, level: int) -> Ints:
-        """How many members of the group are in each host's domain of this level, with those that this batch has chosen."""
-        codes, counts = self.columns.domain(level), self._draft.members(group)[0]
-        inside = np.bincount(codes, weights=counts)[self.domains_at(level)].astype(np.int64)
-        return inside + self.taken
-
-    def members_in_all(self, group: ServerGroup) -> int:
-        """How many members the group has, on hosts of the picture or not."""
+    def members_inside(self, group: ServerGroup, level: int, mover: ConsumerId | None) -> Ints:
+        """How many members of the group are in each host's domain of this level, with those that this batch has chosen, and
+        without the one that moves.
+        """
         counts, known = self._draft.members(group)
-        return int(counts.sum()) + sum(self.picture.row_of(each.host) < 0 for each in known)
+        rows = [self.picture.row_of(each.host) for each in known if each.consumer == mover]
+        if rows and rows[0] >= 0:
+            counts = counts.copy()
+            counts[rows[0]] -= 1
+        inside = np.bincount(self.columns.domain(level), weights=counts)
+        return inside[self.domains_at(level)].astype(np.int64) + self.taken
+
+    def members_in_all(self, group: ServerGroup, mover: ConsumerId | None) -> int:
+        """How many members the group has, on hosts of the picture or not, without the one that moves."""
+        counts, known = self._draft.members(group)
+        unknown = sum(self.picture.row_of(each.host) < 0 for each in known)
+        return int(counts.sum()) + unknown - any(each.consumer == mover for each in known)
 
     def load_of_domains(self, key: str) -> Ints:
         """For each domain of this key (see `domains`), how many instances all its hosts have together."""

@@ -395,7 +395,7 @@ def together(draft: Draft, rows: Rows, counts: Ints, spec: InstanceSpec) -> int:
         if rule.policy == "affinity":
             fit = min(fit, int(sums.max()))
         else:
-            room = rule.max_members - hosts.members_inside(group, rule.level)[at]
+            room = rule.max_members - hosts.members_inside(group, rule.level, spec.mover)[at]
             fit = min(fit, int(np.minimum(sums, room).sum()))
     return fit
 

@@ -170,7 +170,7 @@ class ReportedWeight(Weigher):
 class SoftGroup(Weigher):
     """One for each of the two policies, so that each has a multiplier of its own."""
 
-    reads = ("server_group",)
+    reads = ("server_group", "mover")
     woken_by = (HostChange.USAGE,)
 
     def __init__(self, policy: str, multiplier: float = 1.0) -> None:
@@ -184,7 +184,9 @@ class SoftGroup(Weigher):
             return None
         counts = [hosts.members(group)] if group.policy == self.name else []
         counts += [
-            hosts.members_inside(group, rule.level) for rule in group.rules if rule.policy == self.name
+            hosts.members_inside(group, rule.level, spec.mover)
+            for rule in group.rules
+            if rule.policy == self.name
         ]
         return self._sign * sum(counts[1:], counts[0]) if counts else None
 

@@ -7,7 +7,7 @@ from msgspec import Struct, structs
 from engine.candidates.query import UNSUFFIXED, CandidatesQuery, Group, Nearness, Preferred
 from engine.flavors import DeviceProfile, Flavor, RequestProblem
 from engine.guests import HUGE_PAGES, SMALL_PAGES, GuestShape, is_whole_pages, read_guest
-from engine.inventories import CUSTOM, AggregateId, ServerGroup
+from engine.inventories import CUSTOM, AggregateId, ConsumerId, ServerGroup
 from engine.requests.grammar import GROUP_POLICY
 
 # Names with their weights.
@@ -132,6 +132,8 @@ class InstanceSpec(Needs, frozen=True, omit_defaults=True):
     cell: str = ""
     # Only hosts in this domain (engine/places.py).
     place: str = ""
+    # The member of `server_group` that moves: its rules for domains do not count it where it is.
+    mover: ConsumerId | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -141,6 +143,18 @@ class InstanceSpec(Needs, frozen=True, omit_defaults=True):
     @property
     def prefers_something(self) -> bool:
         return self.prefers_some or bool(self.preferred_classes)
+
+
+def of_mover(spec: InstanceSpec, mover: ConsumerId, *, is_alone: bool) -> InstanceSpec:
+    """The needs of a member of a server group that leaves its host. If it is the only member, it must not bind itself to that host."""
+    group = spec.server_group
+    if group is None or not (group.rules or is_alone):
+        return spec
+    if not group.rules:
+        return structs.replace(spec, server_group=None)
+    if is_alone and group.policy == "affinity":
+        group = structs.replace(group, policy="soft-affinity")
+    return structs.replace(spec, server_group=group, mover=mover)
 
 
 def some_may_be_of_nodes(classes: Iterable[str]) -> bool:

@@ -428,12 +428,13 @@ class OrderFields(TypedDict, total=False):
 
 
 class MoveFields(OrderFields, total=False):
-    """The fields of a move to another host: one of `hosts`, together with its group, and how it waits for room."""
+    """The fields of a move to another host: one of `hosts`, together with its group, and how it waits for room; only if it is on `source`."""
 
     hosts: Sequence[str]
     with_group: bool
     wait: MoveWait | int
     for_user: str
+    source: str
 
 
 def read_request(content: bytes) -> BuildInstance:

@@ -30,6 +30,7 @@ from engine.picture.picture import Picture
 from engine.refusals import NoValidHost
 from engine.requests import InstanceSpec
 from engine.requests.reading import Alternative
+from engine.requests.spec import of_mover
 from scheduler_worker.core.instances.history import decoded
 from scheduler_worker.core.instances.lifecycle import (
     SEQUENCE_AHEAD_MAX,
@@ -264,13 +265,11 @@ class AlternatesFinder:
         return answers
 
     def _in_its_cell(self, row: InstanceRow, spec: InstanceSpec) -> InstanceSpec:
-        group = spec.server_group
-        if group is not None and all(
-            each.consumer == row.id for each in self._picture.groups.of_group(group.id)
-        ):
-            # The claim on the host that failed makes the instance itself a member: it must not bind it to that host.
-            group = None
-        return structs.replace(spec, cell=row.told.cell, server_group=group, count=1)
+        if (group := spec.server_group) is not None:
+            # The claim on the host that failed makes the instance itself a member.
+            members = self._picture.groups.of_group(group.id)
+            spec = of_mover(spec, row.id, is_alone=all(each.consumer == row.id for each in members))
+        return structs.replace(spec, cell=row.told.cell, count=1)
 
     def _chosen(self, wanted: Mapping[InstanceId, _Wanted], *, again: bool) -> dict[InstanceId, NextHosts]:
         """Choose hosts on which no try has failed. With `again`, also hosts for which placement has refused the claim:

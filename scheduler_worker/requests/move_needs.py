@@ -18,7 +18,7 @@ from engine.inventories import ConsumerId, ProviderId, ResourceAmount, ServerGro
 from engine.picture.picture import Picture
 from engine.refusals import TOGETHER_MAX
 from engine.requests import InstanceSpec
-from engine.requests.spec import PROFILE, profile_to_find, with_profile, with_size_kept
+from engine.requests.spec import PROFILE, of_mover, profile_to_find, with_profile, with_size_kept
 from kit.errors import WrongAnswer
 from scheduler_worker.core.instances.history import decoded, encoded, flavor_of, request_of
 from scheduler_worker.core.instances.moves import (
@@ -352,8 +352,10 @@ class MoveNeedsFinder:
         group = own = spec.server_group
         others = [] if group is None else self._picture.groups.of_group(group.id)
         others = [each for each in others if each.consumer not in leaving]
-        if group is not None and not others:
-            group = None
+        spec = of_mover(spec, order.instance, is_alone=not others)
+        if stays:
+            # Its own place is counted as gone.
+            spec = structs.replace(spec, mover=None)
         if group is not None and group.policy == "affinity" and leaves:
             here = {
                 self._picture.columns.ids[each]
@@ -362,9 +364,7 @@ class MoveNeedsFinder:
             if stay := [InstanceId(each.consumer) for each in others if each.host in here]:
                 return why_others_stay(order, group, stay, told.host)
         return MoveNeeds(
-            structs.replace(
-                spec, hosts=named, ignore_hosts=ignored, cell=told.cell, server_group=group, count=1
-            ),
+            structs.replace(spec, hosts=named, ignore_hosts=ignored, cell=told.cell, count=1),
             row,
             next_spec,
             Occupant(order.instance, self._picture.columns.ids[rows[0]], held, own)

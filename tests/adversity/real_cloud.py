@@ -36,7 +36,8 @@ from laboratory.ironic import (
 )
 from moor.client.bus_client import hosts_of
 from placement_worker.store_sql import PlacementStore
-from scheduler_worker.store_sql import InstanceQuery, SchedulerStore
+from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.store_sql import READ_MAX, InstanceQuery, SchedulerStore
 from tests.adversity.worker_process import BUS
 from tests.asking import until_state
 from tests.contracts.broker_under_test import ADMIN
@@ -243,7 +244,15 @@ class CloudOn(Generic[B]):
 
     async def instances(self) -> list[InstanceState]:
         """All instances in the API level's database."""
-        return [row.told for row in await self._rows.instances(InstanceQuery(limit=1_000_000))]
+        return [row.told for row in await self.instance_rows()]
+
+    async def instance_rows(self) -> list[InstanceRow]:
+        found: list[InstanceRow] = []
+        while page := await self._rows.instances(
+            InstanceQuery(after=found[-1].id if found else None, limit=READ_MAX)
+        ):
+            found += page
+        return found
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query on the database."""

@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import msgspec
@@ -46,6 +46,7 @@ def size(name: str, usual: str) -> int:
 HOSTS, GUESTS = size("HOSTS", "40"), size("GUESTS", "160")
 DRAINED, KILLS = size("DRAINED", "8"), size("KILLS", "6")
 RACKS = 10
+RATE, ALONE_S = size("RATE", "20"), size("ALONE_S", "0")
 BOOTS_EVERY_S = 0.05
 CELLS = ("c1", "c2")
 KEEPERS, SCHEDULERS = ("keeper-1", "keeper-2"), ("scheduler-1", "scheduler-2")
@@ -73,11 +74,13 @@ LOG = """
 
 
 @asynccontextmanager
-async def booted(**sizes: str) -> AsyncIterator[RealCloud]:
+async def booted(moves_failing: str = "0") -> AsyncIterator[RealCloud]:
     """A cloud in ten racks, with its guests and budgets."""
     per_cell = HOSTS // len(CELLS)
     place = f"rack{{{max(HOSTS // RACKS, 1)}}}"
-    async with real_cloud(*CELLS, HOSTS_PER_CELL=str(per_cell), PLACE=place, SPAWN_MS="20", **sizes) as here:
+    async with real_cloud(
+        *CELLS, HOSTS_PER_CELL=str(per_cell), PLACE=place, SPAWN_MS="20", MOVES_FAILING=moves_failing
+    ) as here:
         async with a_session(here.database_url) as admin:
             await admin.execute(LOG)
         await here.start(*WORKERS)
@@ -109,12 +112,23 @@ async def begun(here: RealCloud) -> Sequence[str]:
     return names
 
 
-async def boots(here: RealCloud, first: int) -> int:
+async def boots(here: RealCloud, first: int) -> None:
     """Instances boot until this is cancelled."""
-    for number in itertools.count(first):
-        await here.send([a_build(number)])
-        await asyncio.sleep(BOOTS_EVERY_S)
-    return 0
+    some, due_s = max(round(RATE * BOOTS_EVERY_S), 1), time.monotonic()
+    for number in itertools.count(first, some):
+        await here.send([a_build(each) for each in range(number, number + some)])
+        due_s += BOOTS_EVERY_S
+        await asyncio.sleep(max(due_s - time.monotonic(), 0))
+
+
+async def latencies(here: RealCloud, began: datetime) -> tuple[list[float], list[float]]:
+    """How many seconds boots took that were asked for before this moment, and after it; without the guests from before."""
+    took: tuple[list[float], list[float]] = ([], [])
+    for row in await here.instance_rows():
+        is_later = row.told.request_id.int > GUESTS
+        if is_later and row.told.state == "active" and row.told.move is None and row.told.changed_at:
+            took[row.issued_at >= began].append((row.told.changed_at - row.issued_at).total_seconds())
+    return sorted(took[0]), sorted(took[1])
 
 
 async def judged(here: RealCloud) -> None:
@@ -166,18 +180,30 @@ async def over(here: RealCloud, names: Sequence[str]) -> None:
 
 async def test_keepers_and_schedulers_are_killed_in_the_middle_of_a_campaign() -> None:
     chance = random.Random(7)
-    async with booted(MOVES_FAILING="0.05") as here:
-        names = await begun(here)
+    async with booted("0.05") as here:
         booting = asyncio.create_task(boots(here, GUESTS + 1))
-        began_s = time.monotonic()
+        await asyncio.sleep(ALONE_S)
+        names, began = await begun(here), datetime.now(UTC)
         for number in range(KILLS):
             await asyncio.sleep(chance.uniform(0.1, 0.6))
             await here.kill_and_start_again((KEEPERS, SCHEDULERS)[number % 2][number // 2 % 2])
+        ended = await until(lambda: campaign(here), "it has ended", lambda found: found.campaigns[0].ended_at)
         booting.cancel()
         await over(here, names)
         print(
-            f"{DRAINED} of {HOSTS} hosts with {GUESTS} guests: {time.monotonic() - began_s:.1f} s, {KILLS} kills"
+            f"{DRAINED} of {HOSTS} hosts, {KILLS} kills: {took_of(ended)} s; {ended.campaigns[0].movements}"
         )
+        for what, each in zip(("alone", "beside it"), await latencies(here, began), strict=True):
+            if each:
+                p50, p99 = [each[len(each) * share // 1000] for share in (500, 990)]
+                print(f"{len(each)} boots {what}: p50 {p50:.2f} s, p99 {p99:.2f} s")
+
+
+def took_of(found: CampaignsFound) -> int:
+    (told,) = found.campaigns
+    assert told.ended_at is not None
+    assert told.asked_at is not None
+    return round((told.ended_at - told.asked_at).total_seconds())
 
 
 async def test_a_keeper_that_stood_still_for_longer_than_its_lease_grants_nothing_twice() -> None:

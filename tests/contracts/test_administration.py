@@ -2,6 +2,8 @@
 
 import asyncio
 
+from msgspec import structs
+
 from bus.messages.books import (
     AlreadyThere,
     ConsumerState,
@@ -15,20 +17,29 @@ from bus.messages.books import (
     Done,
     IdTaken,
     NameTaken,
+    ProviderPlace,
     SetInventories,
+    SetPlaces,
     SetTraits,
     UnknownClass,
+    UnknownProvider,
     UnknownTrait,
     UpdateProvider,
 )
-from bus.messages.placement import InventoryInUse
+from bus.messages.placement import InventoryInUse, ReportInventory
+from engine.inventories import PlaceRule, ProviderId
+from engine.refusals import Claimed, GroupRefused, ShapeMoved
 from tests.contracts.admin_client import AdminClient, allocations, holding
 from tests.contracts.placement_orders import (
+    DB,
+    GROUP,
     HOST,
     OTHER_HOST,
     WEB,
+    a_claim,
     a_provider,
     a_report,
+    a_share,
     amounts,
     consumer,
     inventories,
@@ -118,6 +129,45 @@ async def test_traits_that_were_set_by_name_outlive_reports_and_others_stay_the_
     assert (await admin.provider(HOST)).traits == ("CUSTOM_GOLD", "HW_CPU_X86_VMX")
     await admin.write(SetTraits(provider=HOST, generation=None, traits=()))
     assert (await admin.provider(HOST)).traits == ()
+
+
+async def test_places_are_set_all_or_none_outlive_reports_and_are_judged_with_rules(
+    admin: AdminClient,
+) -> None:
+    def at(place: str | None) -> ReportInventory:
+        return a_report(structs.replace(a_provider("host-1", holds=inventories(VCPU=4)), place=place))
+
+    def placed(*places: tuple[ProviderId, str]) -> SetPlaces:
+        return SetPlaces(places=tuple([ProviderPlace(provider=one, place=place) for one, place in places]))
+
+    await admin.report(
+        at("dc1/rack1"), a_report(a_provider("host-2", holds=inventories(VCPU=4)), root=OTHER_HOST)
+    )
+    rule = PlaceRule(level=2, policy="anti-affinity")
+    group = structs.replace(GROUP, policy="soft-affinity", rules=(rule,))
+    before = await admin.store.snapshot_page(0, 10)
+    strange = placed((OTHER_HOST, "dc9"), (NUMA, "dc9"))
+    assert await admin.write(strange) == UnknownProvider(provider=NUMA, field="places[1].provider")
+    assert (await admin.provider(OTHER_HOST)).place == ""
+
+    await admin.write(placed((HOST, "dc1/rack2"), (OTHER_HOST, "dc1/rack2")))
+    await admin.report(at("dc1/rack3"))
+
+    page = await admin.changes(before.cursor)
+    assert [(state.place, state.shape) for state in page.providers] == [("dc1/rack2", 2)] * 2
+    assert isinstance(await admin.ask_one(a_claim(group=group)), ShapeMoved)
+    now = {host: a_share(host, shapes={host: 2}) for host in (HOST, OTHER_HOST)}
+    assert await admin.ask_one(a_claim(now[HOST], group=group)) == Claimed()
+    refused = await admin.ask_one(a_claim(now[OTHER_HOST], DB, group=group))
+    assert isinstance(refused, GroupRefused)
+    assert (refused.rule, refused.domain, refused.members) == (rule, "dc1/rack2", (WEB,))
+    await admin.write(placed((HOST, "")))
+    assert (await admin.provider(HOST)).place == "dc1/rack3"
+    assert (
+        await admin.ask_one(a_claim(now[OTHER_HOST], DB, group=structs.replace(group, rules=()))) == Claimed()
+    )
+    await admin.report(at(""))
+    assert (await admin.provider(HOST)).place == ""
 
 
 # Together with orders from the bus

@@ -12,8 +12,8 @@ from types import CodeType, FunctionType
 from msgspec import Struct
 
 ROOT = Path(__file__).parents[2]
-_SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-ROOMS = tuple(each.rstrip("*") for each in _SETUPTOOLS["packages"]["find"]["include"])
+_TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+ROOMS = tuple(_TOOLS["importlinter"]["root_packages"])
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

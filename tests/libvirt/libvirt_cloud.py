@@ -155,10 +155,11 @@ async def libvirt_cloud(
     hosts: Mapping[str, LibvirtRules],
     *,
     at_step: Callable[[str], None] = lambda _: None,
+    settings: CloudSettings = SETTINGS,
 ) -> AsyncIterator[LibvirtCloud]:
     """The cloud, with these hosts by cell. There is an image `tiny`. It returns when all hosts are known."""
     computes = {cell: partial(libvirt_parts, libvirt=each, at_step=at_step) for cell, each in hosts.items()}
-    async with cloud_of(folder, hosts, computes) as found:
+    async with cloud_of(folder, hosts, computes, settings) as found:
         await found.until_up(hosts)
         yield found
 
@@ -168,6 +169,7 @@ async def cloud_of(
     folder: Path,
     hosts: Mapping[str, LibvirtRules],
     computes: Mapping[str, OpensHosts],
+    settings: CloudSettings = SETTINGS,
 ) -> AsyncIterator[LibvirtCloud]:
     """The cloud, with the computes of these cells. There is an image `tiny`."""
     for each in hosts.values():
@@ -175,7 +177,7 @@ async def cloud_of(
     memory = MemoryBroker()
     broker = memory.as_user()
     url = f"sqlite+aiosqlite:///{folder / 'moor.db'}"
-    plan = CloudPlan(cells=dict.fromkeys(hosts, 0), computes=computes, settings=SETTINGS)
+    plan = CloudPlan(cells=dict.fromkeys(hosts, 0), computes=computes, settings=settings)
     async with (
         serve_unix(memory, folder / SOCKET),
         cloud(plan, broker, url),

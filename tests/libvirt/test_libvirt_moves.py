@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from bus.messages.build import InstanceState
 from compute_sim.libvirt.guest_folders import GuestFolders
 from engine.flavors import Flavor, Image
-from moor.client import NotDone
+from keeper.settings import KeeperSettings
+from moor.client import NotDone, Work
 from tests.libvirt.libvirt_cloud import (
+    SETTINGS,
     LibvirtCloud,
     domains,
     files,
@@ -93,6 +96,34 @@ async def test_a_guest_moves_live(tmp_path: Path, libvirtds: tuple[PrivateLibvir
         assert (there.state, there.host) == ("active", "h2")
         await until(lambda: where(libvirtds) == [0, 1])
         await cloud.delete(web)
+        await until(lambda: files(tmp_path) == [])
+
+
+async def test_hosts_are_restarted_one_after_the_other_while_their_guests_run(
+    tmp_path: Path, libvirtds: tuple[PrivateLibvirtd, PrivateLibvirtd]
+) -> None:
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "reboot").write_text(
+        f'#!/bin/sh\ntest -z "$(ls {tmp_path}/instances/$1)" && echo $1 >> {tmp_path}/ran\n'
+    )
+    (hooks / "reboot").chmod(0o755)
+    keeping = structs.replace(SETTINGS, keeper=KeeperSettings(hooks_folder=str(hooks)))
+    hosts = {"c1": libvirt_settings(tmp_path, *(each.uri for each in libvirtds))}
+    async with libvirt_cloud(tmp_path, hosts, settings=keeping) as cloud:
+        web, other = await cloud.boot(hosts=("h1",)), await cloud.boot("db", hosts=("h2",))
+        work = Work(kind="restart", hosts=("h1", "h2"), hook="reboot")
+
+        began = await cloud.client.start_campaign(work, name="night")
+        ended = await cloud.client.follow_campaign(began.id, timeout_s=100)
+
+        assert (ended.campaign.life, ended.campaign.hosts) == ("done", {"done": 2})
+        # Each was empty when its hook ran.
+        assert sorted((tmp_path / "ran").read_text().split()) == ["h1", "h2"]
+        movements = await cloud.client.list_movements(campaign="night", ended=True)
+        assert {(each.life, each.kind) for each in movements} == {("done", "live-migrate")}
+        assert {each.setting.mode for each in await cloud.client.list_hosts()} == {"up"}
+        await cloud.delete(web, other)
         await until(lambda: files(tmp_path) == [])
 
 

@@ -10,6 +10,9 @@ POLLS = re.compile(r"sleep\(|while .*:\s+pass")
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 # Functions whose loops sleep, and that wait for nothing to become true.
 MAY_SLEEP = {
+    "adversity/test_campaigns_under_kills.py: boots": "load",
+    "adversity/test_campaigns_under_kills.py: test_a_keeper_that_stood_still_for_longer_than_its_lease_grants_nothing_twice": "a process stands still for longer than its lease",
+    "adversity/test_campaigns_under_kills.py: test_keepers_and_schedulers_are_killed_in_the_middle_of_a_campaign": "kills at random moments",
     "adversity/test_database_limits.py: end_sessions": "a fault that is made again and again",
     "adversity/test_quota_stress.py: operate": "orders between other work",
     "deploy/systemctl_stand_in.py: _stop": "a program that cannot import tests.waiting",
@@ -17,6 +20,7 @@ MAY_SLEEP = {
     "nova/switch.py: _boot": "load",
     "nova/switch.py: switch": "a kill at a random moment",
     "stories/metal/test_hostile_ironic.py: talk": "load",
+    "stories/keeping/test_campaigns.py: test_a_budget_holds_and_a_change_counts_from_the_next_grant_on": "it looks all the time",
     "stories/metal/test_ring.py: _watch": "simulated time: it looks all the time",
     "stories/metal/test_ring.py: run": "simulated time: faults at random moments",
     "unit/brokers/test_unix_socket.py: test_a_broker_with_an_alarm_is_waited_for": "its time stands still",

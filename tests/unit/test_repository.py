@@ -24,6 +24,7 @@ ROOMS = (
     "cell_conductor",
     "compute_sim",
     "ironic_sync",
+    "keeper",
     "nova_bridge",
     "moor",
     "laboratory",

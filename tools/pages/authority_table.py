@@ -100,6 +100,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("instance.delete", "instance.rebuild", "history.query"), ("instance",), OF_ROW),
     Rule(("move.request", "move.end"), ("instance", "together"), OF_ROW),
     Rule(("move.request",), ("hosts",), "nothing: a wish, to which all filters apply"),
+    Rule(("move.request",), ("source",), "the host of the instance's row"),
     Rule(("instance.rebuild", "move.request", "move.end"), ("request_id",), "the last order on the instance's row"),
     Rule(("group.*",), ("id", "id_prefix", "name"), "the project of the group"),
     Rule(("migration.query", "drain.query", "cell.query", "host.query"), ("host", "name", "cell", "instances", "avoid", "to"), ROLE),

@@ -31,6 +31,8 @@ HERE = Path("/nowhere")
 # For these settings zero has a meaning: none, at once, or any number.
 ZERO_SAYS_SOMETHING = {
     "scheduler.move_confirm_s",
+    # The name of a folder.
+    "keeper.hooks_folder",
     "scheduler.moves_per_host_max",
     "scheduler.moves_per_cell_max",
     "scheduler.project_rate",

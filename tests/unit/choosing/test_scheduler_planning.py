@@ -144,7 +144,7 @@ def test_every_field_of_a_spec_is_relaxed_or_no_demand() -> None:
     """A new field of the spec must be thought of: what keeps hosts out should be among the relaxations."""
     no_demands = {"count", "preferred", "preferred_classes", "image", "policy"}
     # The cell is that of an instance which moves.
-    of_who_asks = {"project", "flavor", "is_for_nodes", "cell"}
+    of_who_asks = {"project", "flavor", "is_for_nodes", "cell", "mover"}
     otherwise = {"amounts", "groups", "isolates", "cells"}
 
     assert {*InstanceSpec.__struct_fields__} == {

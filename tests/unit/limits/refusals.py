@@ -25,7 +25,8 @@ from bus.messages.audit import MendInstance
 from bus.messages.build import BuildInstance, BuildRejected, DeleteInstance
 from bus.messages.cell import AskConsole
 from bus.messages.cloud import WorkerAlive
-from bus.messages.hosts import SetAggregate
+from bus.messages.hosts import HostsFound, SetAggregate
+from bus.messages.keeping import Work
 from bus.messages.moves import MoveWait
 from bus.rabbit.parcels import why_unfit
 from bus.rabbit.undocumented import table
@@ -44,10 +45,12 @@ from compute_sim.libvirt.settings import LibvirtRules, read_servers
 from compute_sim.libvirt.work import WorkFailed
 from engine.choosing.plugin_settings import PluginSettings
 from engine.flavors import Flavor, InstanceId, PortRequest, RequestId, Wait
-from engine.hosts import AggregateProblem, problem_of
-from engine.inventories import AggregateId
+from engine.hosts import AggregateProblem, HostState, problem_of
+from engine.inventories import AggregateId, ProviderId
 from ironic_sync.core import notifications
 from ironic_sync.core.offers import reasons_against
+from keeper.core.campaigns import wrong_work
+from keeper.handlers import Hosts
 from kit.health import read_health_address
 from kit.urls import check_hosts, read_secret
 from laboratory.computes.hosts import read_host_size
@@ -104,6 +107,26 @@ def a_move(fields: Callable[[int], Mapping[str, Any]], kind: str = "migrate") ->
         return problem.reason if problem else ""
 
     return refused
+
+
+async def a_campaign(much: int) -> str:
+    """A campaign over so many hosts."""
+    hosts = tuple(
+        [
+            HostState(id=ProviderId(UUID(int=each)), name=f"h{each}", cell="c1", up=True)
+            for each in range(much)
+        ]
+    )
+
+    async def ask_all(_: Sequence[Message]) -> Sequence[Message]:
+        return (HostsFound(hosts=hosts),)
+
+    found = await Hosts(ask_all).of(Work(cell="c1"))
+    return found.reason if isinstance(found, BuildRejected) else ""
+
+
+def campaign_work(fields: Callable[[int], Mapping[str, Any]]) -> Case:
+    return lambda much: (wrong_work(Work(cell="c1", **fields(much))) or ("", "", ""))[2]
 
 
 def of_the_host(what: str, body: Callable[[int], Mapping[str, Any]], about: str = "") -> Case:
@@ -494,6 +517,8 @@ REFUSED: dict[str, Case | tuple[Case, ...]] = {
         lambda n: read_health_address(str(n)),
         lambda n: read_servers((f"http://a:{n}",)),
     ),
+    "bus/messages/keeping.py CAMPAIGN_HOSTS_MAX": a_campaign,
+    "keeper/core/campaigns.py SECONDS_MAX": campaign_work(lambda n: {"wait_s": n}),
     "laboratory/computes/hosts.py DEVICES_MAX": lambda n: read_host_size(
         ",".join(["device=pci:10de:20b0"] * n)
     ),

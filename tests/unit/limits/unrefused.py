@@ -81,6 +81,7 @@ WHY: Mapping[str, Limits] = {
         "scheduler_worker/waiting.py": ["PAUSE_S_MAX"],
     },
     "a text or a list is cut where people read it, or where a program would keep too much of it": {
+        "nova_bridge/importing/shared.py": ["NAMED_MAX"],
         "bus/unreadable.py": ["REASON_SHOWN_MAX"],
         "bus/workers/dead_letters.py": ["REASON_BYTES_MAX", "REFUSED_TOLD_MAX"],
         "bus/workers/handlers.py": ["TRACEBACK_LENGTH_MAX"],
@@ -97,6 +98,8 @@ WHY: Mapping[str, Limits] = {
         "ironic_sync/core/node.py": ["SHOWN_MAX"],
         "ironic_sync/core/offers.py": ["_SHOWN_MAX"],
         "ironic_sync/core/settling.py": ["WORDS_MAX"],
+        "keeper/core/campaigns.py": ["FOR_USER_MAX"],
+        "keeper/hooks.py": ["OUTPUT_MAX"],
         "laboratory/demo_screen.py": ["NEWS_MAX"],
         "laboratory/load/measuring.py": ["INTERVALS_MAX"],
         "moor/bare_metal/node_command.py": ["SHOWN_MAX"],
@@ -160,6 +163,7 @@ WHY: Mapping[str, Limits] = {
         "scheduler_worker/waiting.py": ["HEARD_MAX"],
     },
     "the size of a page, of a batch, or of what goes on at once: the rest follows": {
+        "keeper/keeping.py": ["ASKED_MAX", "AVOIDED_MAX", "HELD_MAX"],
         "bus/messages/cloud.py": ["VALUES_BYTES_MAX"],
         "bus/messages/hosts.py": ["HOSTS_BYTES_MAX", "HOSTS_PER_MESSAGE_MAX"],
         "bus/rabbit/connection.py": ["WRITES_MAX"],
@@ -190,6 +194,7 @@ WHY: Mapping[str, Limits] = {
         "scheduler_worker/store_sql/waiting.py": ["_LOOKUPS_MAX"],
     },
     "tries before work fails with its reason, or is told: no test is paid for the exact number": {
+        "keeper/core/campaigns.py": ["FAILURES_MAX"],
         "bus/settings.py": ["TRIES_IN_PLACE_MAX"],
         "bus/workers/intake.py": ["SPENT_READS_MAX"],
         "compute_sim/reporting.py": ["TRIES_MAX"],
@@ -205,6 +210,7 @@ WHY: Mapping[str, Limits] = {
         "scheduler_worker/aggregates.py": ["TRIES_MAX"],
     },
     "bounds the work for one answer, which is then a good one and not the best, or says that it is not all": {
+        "bus/messages/keeping.py": ["PLANNED_MAX"],
         "engine/candidates/budget.py": ["_BARREN_STEPS_MAX"],
         "engine/candidates/suitable.py": ["SUMS_MAX"],
         "engine/choosing/choosing.py": ["ALTERNATE_POOL_MAX", "PLACED_MAX"],

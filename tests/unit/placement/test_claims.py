@@ -11,7 +11,9 @@ from bus.messages.placement import Heir
 from engine.inventories import (
     INSTANCES,
     ConsumerId,
+    GroupPolicy,
     InventoryState,
+    PlaceRule,
     ProviderId,
     ResourceAmount,
     ServerGroup,
@@ -277,6 +279,82 @@ def test_groups_and_quotas_allow_this_or_refuse_it(ledger: Ledger, order: ClaimO
     decision = decide_claims(ledger, [Sent(order, CELL)], NOON, HORIZON)
 
     assert [type(each) for each in decision.verdicts] == [said], decision.verdicts
+
+
+NEAR = provider("host-3")
+RACKS = {HOST: "dc1/hall1/rack1", OTHER_HOST: "dc1/hall1/rack2", NEAR: "dc1/hall1/rack1"}
+
+
+def ruled(policy: GroupPolicy, level: int, most: int = 1) -> ServerGroup:
+    rule = PlaceRule(level=level, policy=policy, max_members=most)
+    return structs.replace(GROUP, policy="soft-affinity", rules=(rule,))
+
+
+def in_racks(
+    group: ServerGroup, *members: ConsumerId, places: Mapping[ProviderId, str] = RACKS, near: bool = False
+) -> Ledger:
+    """The first host has an instance of the group, and these, too; with `near` another host of its rack has one."""
+    known = with_group(group, *members, elsewhere={FAR: NEAR} if near else {})
+    return structs.replace(known, places=places)
+
+
+APART, TWO, ROW = ruled("anti-affinity", 3), ruled("anti-affinity", 3, 2), ruled("affinity", 2)
+UNRULED = structs.replace(APART, rules=())
+ONE_RACK = {**RACKS, OTHER_HOST: RACKS[HOST]}
+NOWHERE = {**RACKS, OTHER_HOST: "dc1"}
+WITH_OTHERS = structs.replace(a_swap(THERE, group=ruled("affinity", 3)), leaves=(HOST,))
+
+
+@pytest.mark.parametrize(
+    ("ledger", "order", "domain"),
+    [
+        (in_racks(APART), a_claim(group=APART), "dc1/hall1/rack1"),
+        (in_racks(APART), a_claim(THERE, group=APART), None),
+        (in_racks(TWO), a_claim(group=TWO), None),
+        # A member on another host of the rack counts.
+        (in_racks(TWO, near=True), a_claim(group=TWO), "dc1/hall1/rack1"),
+        (in_racks(TWO, near=True), a_claim(THERE, group=TWO), None),
+        # One that moves does not count against itself, and its cleanup takes its place among the others.
+        (in_racks(TWO, WEB, places=ONE_RACK), a_swap(THERE, group=TWO), None),
+        (in_racks(TWO, WEB, places=ONE_RACK), a_swap(THERE, cleanup=CLEANUP, group=TWO), None),
+        (in_racks(TWO, WEB, places=ONE_RACK, near=True), a_swap(THERE, group=TWO), "dc1/hall1/rack1"),
+        # All in one row: also a member that moves.
+        (in_racks(ROW), a_claim(THERE, group=ROW), None),
+        (in_racks(ruled("affinity", 3)), a_claim(THERE, group=ruled("affinity", 3)), "dc1/hall1/rack1"),
+        (in_racks(ruled("affinity", 3), WEB), a_swap(THERE, group=ruled("affinity", 3)), "dc1/hall1/rack1"),
+        (in_racks(ruled("affinity", 3), WEB), WITH_OTHERS, None),
+        (in_racks(ruled("affinity", 3), WEB, near=True), WITH_OTHERS, "dc1/hall1/rack1"),
+        # A host without a domain of the level takes nobody.
+        (in_racks(APART, places=NOWHERE), a_claim(THERE, group=APART), ""),
+        (in_racks(ROW, places=NOWHERE), a_claim(THERE, group=ROW), ""),
+        (in_racks(ruled("soft-anti-affinity", 3)), a_claim(group=ruled("soft-anti-affinity", 3)), None),
+        # A claim of release 0.1.0 names no rules, and is judged by those that are known.
+        (in_racks(APART), a_claim(group=UNRULED), "dc1/hall1/rack1"),
+    ],
+    ids=itertools.count(),
+)
+def test_rules_for_domains_allow_this_or_refuse_it(
+    ledger: Ledger, order: ClaimOrder, domain: str | None
+) -> None:
+    verdict = decide_claims(ledger, [Sent(order)], NOON, HORIZON).verdicts[0]
+
+    assert (verdict.domain if isinstance(verdict, GroupRefused) else None) == domain, verdict
+    assert isinstance(verdict, Claimed | GroupRefused)
+    if domain is not None:
+        assert isinstance(verdict, GroupRefused)
+        assert (verdict.rule is not None, bool(verdict.members)) == (True, bool(domain))
+
+
+def test_the_members_of_one_batch_count_and_rules_are_told_once() -> None:
+    empty = structs.replace(a_ledger(), places=RACKS)
+    told = [a_claim(group=UNRULED), a_claim(who=DB, group=APART), a_claim(THERE, who=MIGRATION, group=APART)]
+
+    decision = decide_claims(empty, [Sent(each) for each in told], NOON, HORIZON)
+
+    assert [type(each) for each in decision.verdicts] == [Claimed, GroupRefused, Claimed]
+    assert [each.definition for each in decision.changes.groups] == [APART]
+    other = decide_claims(in_racks(APART), [Sent(a_claim(THERE, group=TWO))], NOON, HORIZON)
+    assert [each.field for each in other.verdicts if isinstance(each, NotAllowed)] == ["group.rules"]
 
 
 def on(host: ProviderId, vcpus: int) -> Share:

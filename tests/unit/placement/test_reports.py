@@ -64,6 +64,7 @@ def odd_host(**odd: int) -> ReportedProvider:
         ("providers[0].inventories.VCPU", a_report(odd_host(reserved=9))),
         ("providers[0].inventories.VCPU", a_report(odd_host(min_unit=3, max_unit=2))),
         ("providers[0].traits[1]", a_report(a_provider("host-1", traits=("CUSTOM_A", "FAST")))),
+        ("providers[0].place", a_report(ReportedProvider(id=NUMA, name="numa-1", parent=HOST, place="dc1"))),
         ("root", a_report(a_provider("new"), root=NEW)),
         ("root", a_report(a_provider("numa-1", NEW), root=NUMA)),
         ("root", a_report(removed=(HOST,))),
@@ -102,6 +103,33 @@ def test_traits_of_an_operator_outlive_any_report() -> None:
     (tree,) = changes.trees
     assert tree.providers[HOST].traits == {"HW_CPU_X86_VMX"}
     assert tree.providers[HOST].operator_traits == {"CUSTOM_THEIRS"}
+
+
+@pytest.mark.parametrize(
+    ("before", "reported", "place", "moves"),
+    [
+        (("", ""), None, "", False),
+        (("", ""), "dc1", "dc1", True),
+        (("dc1", ""), None, "dc1", False),
+        (("dc1", ""), "", "", True),
+        # An operator's word counts before a report's, until it is taken back.
+        (("dc1", "dc2"), "dc3", "dc2", False),
+        (("dc3", "dc2"), "", "dc2", False),
+    ],
+)
+def test_a_report_says_where_its_root_is_unless_an_operator_does(
+    before: tuple[str, str], reported: str | None, place: str, *, moves: bool
+) -> None:
+    root = structs.replace(TREE.providers[HOST], reported_place=before[0], operator_place=before[1])
+    tree = structs.replace(TREE, providers={**TREE.providers, HOST: root})
+    report = a_report(ReportedProvider(id=HOST, name="host-1", place=reported))
+
+    decision = decide_reports(Forest(trees={HOST: tree}), [Sent(report)], VOCABULARY)
+
+    after = (*decision.changes.trees, tree)[0]
+    assert decision.verdicts == (ReportAccepted(shape=tree.shape + moves, shape_moved=moves),)
+    assert after.providers[HOST].place == place
+    assert after.providers[HOST].operator_place == before[1]
 
 
 def test_a_chain_may_be_deeper_than_the_interpreters_stack() -> None:

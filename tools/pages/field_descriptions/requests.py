@@ -202,6 +202,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "flavor": "for a resize: the new size, whole. What it does not name, the instance does not get",
         "change": "for a resize: what changes of the size; all else stays. A resize has this or `flavor`",
         "hosts": "names of hosts: it moves to one of these. Empty: to any suitable host of its cell",
+        "source": "the host that it leaves: if it is on another one by then, the order is refused",
         "project": "move it only if it belongs to this project. The routing key names the same project, or `-`",
         "deadline_s": "seconds until a move that has not arrived fails; with `wait`, from the choice of a host. Left out: 3600",
         "confirm_s": "seconds after its arrival until the move is confirmed without a client; 0: at once. Left out: 86400. A live "

@@ -1,0 +1,119 @@
+"""Planted bugs in the keeper: budgets, grants, campaigns and their hosts."""
+
+from typing import Any
+
+from keeper import handlers, hooks, keeping, store_sql
+from keeper.core import campaigns, grants
+from keeper.keeping import Keeper
+from scheduler_worker.core.instances import moves
+from tests.planted.replacing import planted_as, rewritten
+
+
+def _changed(name: str, owner: Any, function: str, part: str, by: str, harm: str = "") -> None:
+    planted_as(name, harm=harm)(lambda: rewritten(owner, function, part, by))
+
+
+# Each wish is judged by what went on before the batch, and not by what was granted in it.
+_changed(
+    "a batch of grants exceeds its budget",
+    grants,
+    "decide_grants",
+    "            use.add(begun)",
+    "            pass",
+    "overbooked",
+)
+_changed(
+    "a budget does not count what comes", grants, "_sides", '"": [left, reached]', '"": [left]', "overbooked"
+)
+_changed(
+    "a budget of a domain counts those that begin like it",
+    grants,
+    "subjects_of",
+    "is_within(each, budget.of)",
+    "each.startswith(budget.of)",
+)
+_changed(
+    "half a group is granted",
+    grants,
+    "decide_grants",
+    "        if why:\n",
+    "        if why and not first.together:\n",
+    "overbooked",
+)
+_changed(
+    "a quiet night ends at midnight",
+    grants,
+    "quiet_until",
+    "(minute >= begin or minute < end)",
+    "(minute >= begin)",
+)
+_changed(
+    "the last of a group leave though a minimum must stay",
+    grants,
+    "decide_grants",
+    "            alive[first.group] -= size",
+    "            pass",
+    "lost",
+)
+_changed(
+    "guests of a campaign move without end",
+    grants,
+    "decide_grants",
+    "            of_campaigns[first.campaign] += size",
+    "            pass",
+    "overbooked",
+)
+# What another keeper granted since the plan was made is granted once more, under another request.
+_changed(
+    *("what was granted meanwhile is granted again", Keeper, "_decided"),
+    *("if rows.get(each.id) == was[each.id]", "if each.id in rows", "doubled"),
+)
+_changed(
+    *("an order takes an instance from where a person has put it", moves, "_problem_with_values"),
+    *("if order.source and not", "if False and not", "doubled"),
+)
+_changed("one that fails is tried for ever", campaigns, "failed", "if failures < FAILURES_MAX", "if True")
+_changed("a host with guests counts as empty", campaigns, "emptied", "if host.stay:", "if False:", "lost")
+_changed(
+    "a canary that dies holds up nobody",
+    campaigns,
+    "ends_as",
+    'if failed and stages.get("done", 0) < canary',
+    "if False",
+)
+_changed(
+    "a host is taken back before it is heard",
+    campaigns,
+    "returned",
+    "told.heard_at > since",
+    "told.heard_at is not None",
+)
+_changed(
+    "a host is in two campaigns",
+    handlers.Orders,
+    "_start",
+    "if taken and not (order.join and free)",
+    "if False",
+    "doubled",
+)
+_changed(
+    "a campaign of a dead keeper stands still",
+    store_sql,
+    "take",
+    "(campaigns.c.held_until <= now)",
+    "sa.false()",
+    "lost",
+)
+_changed(
+    "a hook that hangs is waited for", hooks, "_run", "asyncio.timeout(within_s)", "asyncio.timeout(None)"
+)
+_changed(
+    "a paused campaign goes on",
+    Keeper,
+    "_work_on",
+    'if campaign.life == "running":',
+    'if campaign.life != "cancelled":',
+)
+_changed(
+    "events of campaigns are lost", keeping.Keeper, "_say", "if not messages or not", "if True or not", "lost"
+)
