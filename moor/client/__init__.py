@@ -63,8 +63,6 @@ from bus.messages.moves import Change, MovePlace, MovesFound, MoveWait
 from bus.messages.placement import ProvidersChanged
 from bus.messages.planning import (
     Capability,
-    DrainedInstance,
-    DrainFound,
     Explanation,
     ExplanationsFound,
     HostChoice,
@@ -164,8 +162,6 @@ __all__ = [
     "DeadLetter",
     "DeviceGroup",
     "DeviceProfile",
-    "DrainFound",
-    "DrainedInstance",
     "Durations",
     "Emptied",
     "Explanation",

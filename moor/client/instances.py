@@ -25,11 +25,9 @@ from bus.messages.catalog import is_image_source
 from bus.messages.cell import CONSOLE_BYTES_MAX, AskConsole, ConsoleFound
 from bus.messages.moves import AskHistory, AskMoves, Change, EndMove, HistoryFound, MoveInstance, MovesFound
 from bus.messages.planning import (
-    AskDrain,
     AskExplanation,
     AskPlan,
     AskReasons,
-    DrainFound,
     Explanation,
     ExplanationsFound,
     PlanFound,
@@ -352,10 +350,6 @@ class PlanCalls(NamingSession):
             return AskReasons(request=request, step=step, limit=VERDICTS_PAGE)
 
         return Listing(self, question, ReasonsFound, lambda page: page.hosts)
-
-    async def plan_drain(self, host: str) -> DrainFound:
-        """Whether the instances of this host would fit on other hosts of its cell, all together. For admins."""
-        return await self._ask(AskDrain(host=host), DrainFound)
 
     async def explain(self, instance_or_request: Named, *, plan_now: bool = False) -> ExplanationsFound:
         """How the host of an instance was chosen, or those of all instances of a request; or why there was none.

@@ -99,7 +99,6 @@ class SyncClient(ClientThread):
     place_hosts = _waits(Client.place_hosts)
     plan = _waits(Client.plan)
     plan_campaign = _waits(Client.plan_campaign)
-    plan_drain = _waits(Client.plan_drain)
     reboot = _orders(Client.reboot)
     rebuild = _orders(Client.rebuild)
     replay_dead_letters = _waits(Client.replay_dead_letters)

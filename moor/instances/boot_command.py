@@ -13,8 +13,6 @@ from moor.client import (
     BuildInstance,
     Capability,
     Client,
-    DrainedInstance,
-    DrainFound,
     Explanation,
     Flavor,
     HostChoice,
@@ -47,9 +45,7 @@ from moor.options import (
     BusUrl,
     Output,
     Project,
-    check_alone,
     fail,
-    flag_of,
     out,
     pairs_of,
     wants_document,
@@ -223,18 +219,6 @@ CELLS = Columns[PlannedCell](
         "fit": lambda each: str(each.fit),
     }
 )
-DRAINED = Columns[DrainedInstance](
-    {
-        "id": lambda each: str(each.id),
-        "name": lambda each: each.name,
-        "project": lambda each: each.project,
-        "to": lambda each: each.to,
-        "cell": lambda each: each.cell,
-        "reason": lambda each: each.reason,
-    },
-    prose=("reason",),
-    ids={"id": lambda _: True},
-)
 VERDICTS = Columns[HostVerdict](
     {
         "host": lambda each: each.host,
@@ -330,15 +314,6 @@ def print_choice(explained: Explanation, *, of_boot: bool) -> None:
     )
 
 
-def print_drain(drain: DrainFound) -> None:
-    of = f"{'the first ' if drain.more else ''}{len(drain.instances)}"
-    out.print(
-        f"[bold]{drain.fit} of {of}[/bold] instances on {escape(drain.host)} would fit on other hosts of their cell",
-    )
-    if drain.instances:
-        print_table(drain.instances, DRAINED)
-
-
 def plan(
     bus: BusUrl = "",
     *,
@@ -372,36 +347,12 @@ def plan(
             help="With --hosts: only hosts that this step removes. `qualify`: only hosts that no step removes.",
         ),
     ] = "",
-    drain: Annotated[
-        str,
-        option(
-            metavar="HOST",
-            help="Instead: would the instances of this host fit on other hosts, all together?",
-        ),
-    ] = "",
     _output: Output = None,
 ) -> None:
     """Show how many instances would fit, on which hosts, and why not on the others. Nothing is built.
 
-    Exit code 1 if none fits; with --drain, if one of the host's instances does not.
+    Exit code 1 if none fits. `moor campaign plan drain HOST` says whether the instances of a host would fit elsewhere.
     """
-    if drain:
-        needs = {
-            **structs.asdict(flavor),
-            "else": alternatives.else_,
-            "image": image,
-            **structs.asdict(where),
-        }
-        others = {
-            **{flag_of(field): given for field, given in needs.items()},
-            "--request": request and str(request),
-            "--hosts": hosts,
-            "--step": step,
-        }
-        check_alone("--drain", "that asks about the instances that the host has", others)
-        drained = with_client(bus, lambda moor: moor.plan_drain(drain))
-        print_one(drained, print_drain)
-        raise click.exceptions.Exit(0 if drained.fit == len(drained.instances) else NOT_DONE)
     if step and not hosts:
         raise click.BadParameter(f"--step is {step!r}, but --hosts is not given: it selects hosts")
     known = _request_in(request) if request else BuildInstance()

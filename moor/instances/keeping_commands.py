@@ -1,7 +1,7 @@
 """`moor campaign` and `moor budget`: what becomes of many hosts one after the other, and the limits on what moves at once."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +36,7 @@ from moor.flags import argument, option
 from moor.instances.move_commands import To
 from moor.options import (
     ID,
+    NOT_DONE,
     NOT_IN_TIME,
     BusUrl,
     Output,
@@ -199,9 +200,15 @@ def _end(campaign: CampaignState) -> None:
 def plan(
     kind: Kind, hosts: Hosts = None, bus: BusUrl = "", *, of_work: WorkOptions, _output: Output = None
 ) -> None:
-    """Show what a campaign would do now: which guests would move where, which would stay and why, and how long it would take. Nothing moves."""
+    """Show what a campaign would do now: which guests would move where, which would stay and why, and how long it would take. Nothing moves.
+
+    Exit code 1 if a guest would stay.
+    """
     work = of_work.work(kind, hosts)
-    print_one(with_client(bus, lambda moor: moor.plan_campaign(work)), _print_plan)
+    found = with_client(bus, lambda moor: moor.plan_campaign(work))
+    print_one(found, _print_plan)
+    if found.fit < found.guests:
+        raise click.exceptions.Exit(NOT_DONE)
 
 
 PLANNED_HOSTS = Columns[CampaignHost](
@@ -355,23 +362,21 @@ def set_budgets(
     print_all(with_client(bus, work, operates=True), BUDGET.columns, "nothing was set")
 
 
+class _Written(Budget, frozen=True, forbid_unknown_fields=True):
+    """A budget as a file or the command line has it."""
+
+
 def _budgets_in(file: Path) -> list[Budget]:
     with wrong_value(f"--file is {str(file)!r}: ", OSError):
-        tables = tomllib.loads(file.read_text())
+        tables = msgspec.convert(tomllib.loads(file.read_text()), dict[str, dict[str, Any]])
     return [_budget(name, table, f"--file {file}") for name, table in tables.items()]
 
 
-def _budget(name: str, given: Any, where: str) -> Budget:
-    if not name:
-        raise click.BadParameter("NAME is missing: name the budget, or give --file")
-    if not isinstance(given, dict):
-        raise click.BadParameter(f"{where}: {name} is {given!r}, must be a table of a budget")
-    if unknown := given.keys() - {*Budget.__struct_fields__[1:]}:
-        raise click.BadParameter(f"{where}: budget {name} has {min(unknown)!r}, which no budget has")
+def _budget(name: str, given: Mapping[str, Any], where: str) -> Budget:
     with wrong_value(f"{where}: budget {name}: ", msgspec.ValidationError):
-        budget = msgspec.convert({**given, "name": name}, Budget)
+        budget = msgspec.convert({**given, "name": name}, _Written)
     # Each of a file is judged before the first one is set.
     if wrong := wrong_budget(budget):
         field, value, why = wrong
-        raise click.BadParameter(f"{where}: {field} of {name} is {value!r}: {why}")
+        raise click.BadParameter(f"{where}: budget {name}: {field} is {value!r}: {why}")
     return budget

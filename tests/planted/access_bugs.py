@@ -240,4 +240,7 @@ def _of_any_user(what: str) -> AbstractContextManager[None]:
 planted_as("a member sees the order of another user", harm="unauthorised")(lambda: _of_any_user("job"))
 
 
-planted_as("a member stops the order of another user", harm="unauthorised")(lambda: _of_any_user("stop"))
+# Orders that go on for long are campaigns.
+planted_by("a member stops the order of another user", actions, "ORDERS", harm="unauthorised")(
+    lambda real: {**real, "campaign": structs.replace(real["campaign"], for_members=True)}
+)

@@ -18,6 +18,7 @@ from moor.client import (
 from moor.client.dead_letters import DeadLetterCalls
 from moor.client.hosts import AggregateCalls, HostCalls
 from moor.client.instances import ConsoleCalls, InstanceCalls, MoveCalls, PlanCalls
+from moor.client.keeping import KeepingCalls
 from moor.client.placement import PlacementCalls
 from moor.client.requests import ClientSession
 from moor.client.stored import StoredCalls
@@ -33,6 +34,7 @@ SECTIONS: dict[str, type[object]] = {
     "Plans": PlanCalls,
     "What is stored under names": StoredCalls,
     "Hosts, nodes, cells, and the cloud": HostCalls,
+    "Campaigns, movements and budgets": KeepingCalls,
     "Aggregates": AggregateCalls,
     "Placement's books": PlacementCalls,
     "Dead letters": DeadLetterCalls,

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from uuid import UUID
 
 import httpx
 import pytest
@@ -36,7 +37,8 @@ EVIL = "evil.example"
 # What no member of a project sees.
 OF_OPERATORS = (
     *("/", "/live", "/hosts", f"/hosts/c1/{HOST}", "/moves", "/waiting", "/dead", "/dead/api/x"),
-    *(DOWN, f"/orders/drain?host={HOST}"),
+    *("/keeping", "/keeping/live", "/campaigns", f"/campaigns/{UUID(int=1)}", "/movements"),
+    *(DOWN, f"/orders/drain?host={HOST}", f"/orders/campaign?campaign={UUID(int=1)}&to=cancel"),
 )
 PROJECTS = {"ann": "shop", "sue": "shop", "bob": "garden"}
 

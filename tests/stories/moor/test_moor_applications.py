@@ -239,7 +239,10 @@ WORKS: Mapping[str, tuple[int, str]] = {
 FOR_ADMINS = "operators and admin applications"
 REFUSED: Mapping[str, str] = {
     "plan --vcpus 1 --hosts": FOR_ADMINS,
-    f"plan --drain {SPARE}": FOR_ADMINS,
+    f"campaign plan drain {SPARE}": FOR_ADMINS,
+    "campaign list": FOR_ADMINS,
+    f"campaign start drain {SPARE}": "operators",
+    "budget set b --scope cloud --at-once 2": "operators",
     "list --project bank": "name a project of this application",
     "quota usage bank": "name a project of this application",
     "candidates VCPU=1": FOR_ADMINS,

@@ -222,11 +222,11 @@ async def test_a_decision_is_explained_after_it_was_made(bus: str) -> None:
     assert "VCPU asked 500" in refused.out.partition("now:")[0]
     assert "0 more fit" in refused.out.partition("now:")[2]
     assert [(await moor("plan", "--vcpus", size, "--bus", bus)).code for size in ("1", "500")] == [0, 1]
-    drained = await moor_json("plan", "--drain", instance["host"], "--bus", bus)
-    assert (drained["fit"], {each["to"] for each in drained["instances"]} & {instance["host"]}) == (
-        *(len(drained["instances"]), set()),
+    drained = await moor_json("campaign", "plan", "drain", instance["host"], "--bus", bus)
+    assert (drained["fit"], {each["to"] for each in drained["movements"]} & {instance["host"]}) == (
+        *(len(drained["movements"]), set()),
     )
-    assert instance["id"] in {each["id"] for each in drained["instances"]}
+    assert instance["id"] in {each["instance"] for each in drained["movements"]}
     await moor_says(1, "there is no instance and no request", "explain", str(uuid4()), "--bus", bus)
 
 
@@ -256,7 +256,6 @@ async def test_a_misspelt_name_or_filter_is_answered_with_those_near_it(bus: str
         "boot --vcpus 1 --extra-spec trait1:HW_CPU_X86_AVX512F=required --extra-spec resources1:VCPU=1": "no host has HW_CPU_X86_AVX512F",
         "boot --vcpus 1 --host harbour-host-0001": NEAR_HOST,
         "plan --vcpus 1 --host HARBOUR-HOST-0001": NEAR_HOST,
-        "plan --drain harbour-host-0001": NEAR_HOST,
         "migrate web --to harbour-host-0001 --no-wait": NEAR_HOST,
         "live-migrate web --to harbour-host-0001 --no-wait": NEAR_HOST,
         "resize web --vcpus 2 --to harbour-host-0001 --no-wait": NEAR_HOST,
@@ -344,7 +343,13 @@ async def test_a_name_cannot_command_the_terminal(bus: str) -> None:
             1,
             "there is no instance 'x', so nothing was done",
         ),
-        (("plan", "--drain", "h", "--vcpus", "2"), 2, "--vcpus is 2, and cannot be combined with --drain"),
+        (("campaign", "plan", "drain", "h", "--cell", "c"), 2, "--cell chooses by itself, and h is named"),
+        (("campaign", "start", "drain"), 2, "no host is named"),
+        (("campaign", "start", "restart", "h"), 2, "--hook is '': a restart names one"),
+        (("campaign", "start", "drain", "--domain", "a//b"), 2, "--domain is 'a//b': a place is names"),
+        (("budget", "set", "b", "--scope", "cloud"), 2, "a budget limits something"),
+        (("budget", "set", "b", "--at-once", "2"), 2, "missing required field `scope`"),
+        (("budget", "set", "--file", "/nowhere"), 2, "--file is '/nowhere'"),
         (("aggregate", "create", "a", "k=1", "k=2"), 2, "metadata gives k twice, as '1' and as '2'"),
         (("migration", "list", "--host", "h"), 1, "there is no host 'h'"),
         (("list", "--host", "h"), 1, "there is no host 'h'"),

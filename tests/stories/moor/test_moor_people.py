@@ -277,7 +277,9 @@ async def test_a_host_with_a_larger_affinity_group_than_one_order_moves_is_empti
             (first, "--vcpus", "1", "--ram", "1", "--count", "130", "--group", "all"),
         ):
             await cloud.says(0, "", "boot", "--host", host, *sizes)
-        assert {each["to"] for each in (await cloud.json("plan", "--drain", first))["instances"]} == {wide}
+        assert {
+            each["to"] for each in (await cloud.json("campaign", "plan", "drain", first))["movements"]
+        } == {wide}
 
         await cloud.says(0, "130 of 130 instances have left", "host", "drain", first)
         hosts = await cloud.json("list", "--limit", "200")

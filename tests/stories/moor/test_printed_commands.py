@@ -44,6 +44,8 @@ ELSEWHERE = {
     "oslopolicy-": "tests/api/test_policy.py",
     "export ": "tests/stories/moor/test_printed_commands.py",
     "moor host delete ": "tests/stories/cells/test_deleted_hosts.py",
+    "moor campaign ": "tests/stories/moor/test_keeping_page.py",
+    "moor budget ": "tests/stories/moor/test_keeping_page.py",
     "moor history export ": "tests/stories/moor/test_moor_replay.py",
     "moor replay ": "tests/stories/moor/test_moor_replay.py",
     "moor application ": "tests/stories/moor/test_moor_applications.py",
@@ -55,6 +57,8 @@ ELSEWHERE = {
 # A page with its own test, which runs its commands with flavors of its own; and the folder of pages that test_tutorials.py runs.
 OF_FLAVORS = "docs/scheduling.md"
 TUTORIALS = "docs/tutorials/"
+# Another one: test_keeping_page.py.
+OF_KEEPING = "docs/keeping.md"
 # Three pages with tests of their own, below.
 OF_NOVA = "docs/import-nova.md"
 OF_A_NOVA = "docs/nova.md"
@@ -103,7 +107,17 @@ def test_every_page_with_commands_is_run() -> None:
         for page in PAGES
         for command in commands_of(page)
         if page
-        not in (*ONE_MACHINE, OF_FLAVORS, OF_NOVA, OF_A_NOVA, OF_LOADS, OF_LIBVIRT, OF_CLUSTERS, *OPERATE)
+        not in (
+            *ONE_MACHINE,
+            OF_FLAVORS,
+            OF_KEEPING,
+            OF_NOVA,
+            OF_A_NOVA,
+            OF_LOADS,
+            OF_LIBVIRT,
+            OF_CLUSTERS,
+            *OPERATE,
+        )
         and not page.startswith(TUTORIALS)
         and not runs_elsewhere(command)
     ]
