@@ -45,6 +45,7 @@ from bus.unreadable import Unreadable
 from bus.workers.handlers import Answer, Bury, Handlers, ReadOnly, Received, Said, answering
 from engine.hosts import HostState, host_in_cell, names_clash
 from engine.inventories import ProviderId
+from keeper import store_sql as rows
 from keeper.core.campaigns import is_guest, wrong_work
 from keeper.core.grants import HOUR, Use, told_use, wrong_budget
 from keeper.hooks import Hooks
@@ -161,7 +162,7 @@ class Orders:
             by=ask.by,
             asked_at=self._clock(),
         )
-        if known := await self._store.campaigns_called(str(order.id)):
+        if known := await self._store.read(rows.campaigns_called, str(order.id)):
             is_same = (known[0].name, known[0].work) == (wanted.name, wanted.work)
             other = rejected("id", order.id, "duplicate id: it belongs to another campaign")
             return await self._told(known[0]) if is_same else other
@@ -169,15 +170,15 @@ class Orders:
         if isinstance(hosts, BuildRejected):
             return hosts
         async with self._store.transaction() as transaction:
-            await transaction.lock_ledger()
-            taken = await transaction.others_with([each.id for each in hosts])
+            await transaction.run(rows.lock_ledger)
+            taken = await transaction.run(rows.others_with, [each.id for each in hosts])
             free = [each for each in hosts if each.id not in taken]
             if taken and not (order.join and free):
                 host = next(each for each in hosts if each.id in taken)
                 why = f"campaign {taken[host.id]} has it: wait for its end, or join to take only the hosts that no campaign has"
                 return rejected("work.hosts", host_in_cell(host.cell, host.host), why)
-            await transaction.add_campaign(wanted)
-            await transaction.add_hosts(order.id, free)
+            await transaction.run(rows.add_campaign, wanted)
+            await transaction.run(rows.add_hosts, order.id, free)
         self._wake()
         return await self._told(wanted)
 
@@ -188,7 +189,7 @@ class Orders:
             return rejected(*wrong)
         if work.hook and (why := self._hooks.why_unknown(work.hook)):
             return rejected("work.hook", work.hook, why)
-        others = await self._store.campaigns_called(wanted.name)
+        others = await self._store.read(rows.campaigns_called, wanted.name)
         if others and others[0].life in ("running", "paused"):
             why = f"campaign {others[0].id} of this name goes on: choose another name"
             return rejected("name", wanted.name, why)
@@ -196,18 +197,18 @@ class Orders:
 
     async def _set(self, ask: Received[SetCampaign]) -> Message:
         order = ask.message
-        called = await self._store.campaigns_called(order.campaign)
+        called = await self._store.read(rows.campaigns_called, order.campaign)
         if not called:
             return CampaignsFound(campaigns=())
         async with self._store.transaction() as transaction:
-            known = await transaction.lock_campaign(called[0].id)
+            known = await transaction.run(rows.lock_campaign, called[0].id)
             assert known is not None, "a campaign is not forgotten while it goes on"
             life = LIVES[order.to]
             if known.life not in ("running", "paused", life):
                 return rejected("campaign", order.campaign, f"it is {known.life}: begin another one")
             if known.life != life:
                 known = structs.replace(known, life=life, reason=f"by {ask.by}" if ask.by else "")
-                await transaction.save_campaign(known)
+                await transaction.run(rows.save_campaign, known)
         self._wake()
         return await self._told(known)
 
@@ -220,15 +221,15 @@ class Orders:
             return rejected(*wrong)
         state = BudgetState(budget=budget, by=ask.by, set_at=self._clock())
         async with self._store.transaction() as transaction:
-            await transaction.lock_ledger()
-            await transaction.save_budget(state)
+            await transaction.run(rows.lock_ledger)
+            await transaction.run(rows.save_budget, state)
         self._wake()
         return BudgetsFound(budgets=(state,))
 
     async def _delete_budget(self, ask: Received[DeleteBudget]) -> Message:
         async with self._store.transaction() as transaction:
-            await transaction.lock_ledger()
-            gone = await transaction.delete_budget(ask.message.name)
+            await transaction.run(rows.lock_ledger)
+            gone = await transaction.run(rows.delete_budget, ask.message.name)
         self._wake()
         return BudgetsFound(budgets=(gone,) if gone else ())
 
@@ -244,7 +245,7 @@ def _each(answer: Callable[[Received[Any]], Awaitable[Message]]) -> ReadOnly:
 
 async def with_counts(store: KeeperStore, some: Sequence[CampaignState]) -> tuple[CampaignState, ...]:
     ids = [each.id for each in some]
-    stages, lives = await store.count_stages(ids), await store.count_lives(ids)
+    stages, lives = await store.read(rows.count_stages, ids), await store.read(rows.count_lives, ids)
     return tuple([counted(each, stages, lives) for each in some])
 
 
@@ -266,17 +267,21 @@ class Questions:
 
     async def _campaigns(self, question: AskCampaigns) -> Message:
         if question.campaign:
-            called = await self._store.campaigns_called(question.campaign)
+            called = await self._store.read(rows.campaigns_called, question.campaign)
             if not called:
                 return CampaignsFound(campaigns=())
-            hosts = await self._store.host_page(called[0].id, question.after_host, question.limit + 1)
+            hosts = await self._store.read(
+                rows.host_page, called[0].id, question.after_host, question.limit + 1
+            )
             page = tuple(hosts[: question.limit])
             return CampaignsFound(
                 campaigns=await with_counts(self._store, called),
                 hosts=page,
                 next_host=page[-1].id if len(hosts) > question.limit else None,
             )
-        found = await self._store.campaign_page(question.after, question.limit + 1, ended=question.ended)
+        found = await self._store.read(
+            rows.campaign_page, question.after, question.limit + 1, ended=question.ended
+        )
         some = found[: question.limit]
         return CampaignsFound(
             campaigns=await with_counts(self._store, some),
@@ -286,22 +291,25 @@ class Questions:
     async def _movements(self, question: AskMovements) -> Message:
         campaign = None
         if question.campaign:
-            called = await self._store.campaigns_called(question.campaign)
+            called = await self._store.read(rows.campaigns_called, question.campaign)
             if not called:
                 return MovementsFound(movements=())
             campaign = called[0].id
-        found = await self._store.movement_page(question, campaign, question.limit + 1)
+        found = await self._store.read(rows.movement_page, question, campaign, question.limit + 1)
         page = tuple(found[: question.limit])
         return MovementsFound(movements=page, next=page[-1].id if len(found) > question.limit else None)
 
     async def _budgets(self, question: AskBudgets) -> Message:
         known = [
             each
-            for each in await self._store.all_budgets()
+            for each in await self._store.read(rows.all_budgets)
             if each.budget.name > question.after and question.name in ("", each.budget.name)
         ]
         page = known[: question.limit]
-        going, recent = await self._store.going(), await self._store.granted_since(self._clock() - HOUR)
+        going, recent = (
+            await self._store.read(rows.going),
+            await self._store.read(rows.granted_since, self._clock() - HOUR),
+        )
         used = [structs.replace(each, use=told_use(Use(each.budget, going, recent))) for each in page]
         return BudgetsFound(budgets=tuple(used), next=page[-1].budget.name if len(known) > len(page) else "")
 
@@ -335,7 +343,7 @@ class Questions:
                 for each in guests
             ]
         )
-        count, first = await self._store.ended_since(self._clock() - RATE_OVER)
+        count, first = await self._store.read(rows.ended_since, self._clock() - RATE_OVER)
         took = (self._clock() - first).total_seconds() if first else 0.0
         fits, stays = Counter[str](), Counter[str]()
         for one in planned:
@@ -367,7 +375,7 @@ class Questions:
 
     async def _tightest(self, work: Work) -> str:
         """What lets the fewest guests move at once."""
-        budgets = [each.budget for each in await self._store.all_budgets()]
+        budgets = [each.budget for each in await self._store.read(rows.all_budgets)]
         limits = [(each.at_once, f"budget {each.name}") for each in budgets if each.at_once is not None]
         return min([*limits, (work.guests_at_once, "guests_at_once")])[1]
 

@@ -108,6 +108,16 @@ def staged(host: CampaignHost, stage: HostStage, now: datetime, reason: str = ""
     )
 
 
+def why_not_emptied(work: Work, told: HostState | None) -> str:
+    """Why a host is not emptied any more: a person's order for it wins. Empty if it is, or if schedulers do not know it."""
+    if told is None:
+        return ""
+    if work.kind == "evacuate":
+        return "it is up again" if told.up else ""
+    by = f" by {told.setting.by}" if told.setting.by else ""
+    return "" if told.setting.mode == "draining" else f"it was set {told.setting.mode}{by}"
+
+
 def emptied(host: CampaignHost, work: Work, now: datetime) -> CampaignHost:
     """The host after all that was on it has left, or stays for good."""
     if host.stay:
