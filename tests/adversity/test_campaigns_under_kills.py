@@ -47,7 +47,7 @@ HOSTS, GUESTS = size("HOSTS", "40"), size("GUESTS", "160")
 DRAINED, KILLS = size("DRAINED", "8"), size("KILLS", "6")
 RACKS = 10
 RATE, ALONE_S = size("RATE", "20"), size("ALONE_S", "0")
-BOOTS_EVERY_S = 0.05
+BOOTS_EVERY_S = 0.25
 CELLS = ("c1", "c2")
 KEEPERS, SCHEDULERS = ("keeper-1", "keeper-2"), ("scheduler-1", "scheduler-2")
 WORKERS = (
@@ -56,7 +56,8 @@ WORKERS = (
     *KEEPERS,
     *(f"{kind}-{cell}" for cell in CELLS for kind in ("conductor", "compute")),
 )
-WIDE = DRAINED * 2
+WIDE = max(DRAINED // 5, 12)
+LONG_S = 900.0
 BUDGETS = (
     Budget(name="all", scope="cloud", at_once=WIDE),
     Budget(name="racks out", scope="domain", level=1, side="out", at_once=max(WIDE // 3, 2)),
