@@ -216,17 +216,21 @@ class ServerGroup(Value, frozen=True):
     rules: PlaceRules = ()
 
     @property
+    def policies(self) -> frozenset[GroupPolicy]:
+        """Those for hosts and for domains."""
+        return frozenset([self.policy, *[rule.policy for rule in self.rules]])
+
+    @property
     def hard_rules(self) -> tuple[PlaceRule, ...]:
         return tuple([rule for rule in self.rules if rule.policy in HARD_POLICIES])
 
 
 HARD_POLICIES = ("affinity", "anti-affinity")
-_rules = msgspec.json.Decoder(tuple[PlaceRule, ...]).decode
 
 
 def rules_in(text: str | None) -> tuple[PlaceRule, ...]:
     """The rules of a group as rows store them; rows of release 0.1.0 have none."""
-    return _rules(text) if text else ()
+    return msgspec.json.decode(text, type=tuple[PlaceRule, ...]) if text else ()
 
 
 def rules_as_text(rules: Sequence[PlaceRule]) -> str | None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -79,6 +80,8 @@ AVOIDED_MAX = 1000
 SAY_S = 5.0
 
 M = TypeVar("M", bound=Message)
+# The active members of groups.
+Active = Mapping[GroupId, AbstractSet[InstanceId]]
 AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
 
@@ -416,15 +419,30 @@ class Keeper:
         free = campaign.work.guests_at_once - sum(bool(each.to) for each in going)
         planned = await self._store.movements_of(campaign.id, PLANNED)
         units = units_of([each for each in planned if self._rests.get(each.id, now) <= now])
-        chosen = _first_of(units, max(2 * free, 1))
-        if free <= 0 or not chosen:
+        if free <= 0 or not units:
             return 0
-        seen = await self._planned(campaign, chosen, is_alone=not going)
-        alive = await self._alive({each.group for unit in seen for each in unit if each.group})
-        granted, waits = await self._decided(campaign, chosen, seen, alive)
-        self._rest(each for unit in seen for each in unit if each.id in waits)
+        active = await self._active({each.group for each in planned if each.group})
+        # No host is sought for those that budgets hold up wherever they would go.
+        held_up = await self._held_up(campaign, units, free, active)
+        chosen = _first_of([unit for unit in units if unit[0].id not in held_up], max(2 * free, 1))
+        seen = await self._planned(campaign, chosen, is_alone=not going) if chosen else []
+        seen += [[structs.replace(each, reason=held_up[each.id])] for each in planned if each.id in held_up]
+        granted, waits = await self._decided(campaign, planned, seen, active)
+        self._rest(each for unit in seen for each in unit if each.id in waits and each.id not in held_up)
         self._seen["granted",] += len(granted)
         return len(granted)
+
+    async def _held_up(
+        self, campaign: CampaignState, units: Sequence[Sequence[Movement]], free: int, active: Active
+    ) -> Mapping[MovementId, str]:
+        """Those of these units that budgets let not begin now, wherever they would go, and why."""
+        now = self._clock()
+        # Each to a place of its own, which no other is counted for.
+        somewhere = [[structs.replace(each, to=str(each.id)) for each in unit] for unit in units]
+        ledger = await self._ledger(self._store, campaign, active, now)
+        # A few more than may begin: some find no host.
+        most = {campaign.id: campaign.work.guests_at_once + free}
+        return decide_grants(ledger._replace(guests_max=most), somewhere, now).waits
 
     async def _planned(
         self, campaign: CampaignState, units: Sequence[Sequence[Movement]], *, is_alone: bool
@@ -467,30 +485,32 @@ class Keeper:
     async def _decided(
         self,
         campaign: CampaignState,
-        planned: Sequence[Sequence[Movement]],
+        planned: Sequence[Movement],
         seen: Sequence[Sequence[Movement]],
-        alive: Mapping[GroupId, int],
+        active: Active,
     ) -> tuple[Sequence[Movement], Mapping[MovementId, str]]:
         """Have those of these units granted that budgets allow, in one transaction. `planned` are their rows as they were when hosts were
         sought for them. Returns what was granted, and why the rest waits.
         """
         now = self._clock()
-        was = {each.id: each for unit in planned for each in unit}
+        was = {each.id: each for each in planned}
+        changed = [each for unit in seen for each in unit if each.to or each != was[each.id]]
+        if not changed:
+            return (), {each.id: each.reason for unit in seen for each in unit}
         async with self._store.transaction() as transaction:
             await transaction.lock_ledger()
             current = await transaction.lock_campaign(campaign.id)
             if current is None or current.life != "running":
                 return (), {}
             rows = {
-                each.id: each
-                for each in await transaction.lock_movements([one.id for unit in seen for one in unit])
+                each.id: each for each in await transaction.lock_movements([*{each.id for each in changed}])
             }
             # What another keeper has changed since is planned anew.
             units = [[each for each in unit if rows.get(each.id) == was[each.id]] for unit in seen]
             may_begin = [
                 unit for unit in units if unit and all(_may_begin(each, campaign, now) for each in unit)
             ]
-            ledger = await self._ledger(transaction, campaign, alive, now)
+            ledger = await self._ledger(transaction, campaign, active, now)
             granted, waits = decide_grants(ledger, may_begin, now)
             begun = {each.id for each in granted}
             others = [
@@ -499,44 +519,35 @@ class Keeper:
                 for each in unit
                 if each.id not in begun
             ]
-            changed = [each for each in others if each != rows[each.id]]
-            await transaction.save_movements([*granted, *changed])
-        return granted, {each.id: each.reason for each in others}
+            await transaction.save_movements([*granted, *(each for each in others if each != rows[each.id])])
+        return granted, {each.id: each.reason for unit in seen for each in unit if each.id not in begun}
 
     async def _ledger(
-        self,
-        transaction: KeeperTransaction,
-        campaign: CampaignState,
-        alive: Mapping[GroupId, int],
-        now: datetime,
+        self, rows: KeeperTransaction | KeeperStore, campaign: CampaignState, active: Active, now: datetime
     ) -> Ledger:
-        budgets: list[Budget] = [each.budget for each in await transaction.all_budgets()]
+        budgets: list[Budget] = [each.budget for each in await rows.all_budgets()]
         is_hourly = any(each.per_hour is not None for each in budgets)
-        recent = await transaction.granted_since(now - HOUR) if is_hourly else ()
-        going = await transaction.going()
-        # Those that leave are not alive where they are, whatever was told of them before.
-        stay = {
-            group: count - sum(each.group == group and each.life == "granted" for each in going)
-            for group, count in alive.items()
-        }
-        return Ledger(budgets, going, recent, {campaign.id: campaign.work.guests_at_once}, stay)
+        recent = await rows.granted_since(now - HOUR) if is_hourly else ()
+        going = await rows.going()
+        # Those that leave do not stay, whatever was told of them before.
+        leave = {each.instance for each in going}
+        alive = {group: len(members - leave) for group, members in active.items()}
+        return Ledger(budgets, going, recent, {campaign.id: campaign.work.guests_at_once}, alive)
 
-    async def _alive(self, groups: Collection[GroupId]) -> dict[GroupId, int]:
-        """How many members of each of these groups are active, if a budget sets a minimum of any group."""
+    async def _active(self, groups: Collection[GroupId]) -> Active:
+        """The active members of each of these groups, if a budget sets a minimum of any group."""
         budgets = [each.budget for each in await self._store.all_budgets()]
         if not groups or not any(each.alive_min is not None for each in budgets):
             return {}
         wanted = sorted(groups)
         found = await asked(self._ask_all, [AskGroups(id=each) for each in wanted], GroupsFound)
         members = {
-            group: [InstanceId(each.consumer) for state in page.groups for each in state.members]
+            group: {InstanceId(each.consumer) for state in page.groups for each in state.members}
             for group, page in zip(wanted, found, strict=True)
         }
         told = await self._instances([each for some in members.values() for each in some])
-        return {
-            group: sum((state := told.get(each)) is not None and state.state == "active" for each in some)
-            for group, some in members.items()
-        }
+        active = {id_ for id_, state in told.items() if state.state == "active"}
+        return {group: some & active for group, some in members.items()}
 
     # The end
 

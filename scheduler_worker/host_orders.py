@@ -219,16 +219,14 @@ class HostOrders:
         (answer,) = await self._ask_all([SetPlaces(places=places)])
         if not isinstance(answer, WriteAnswered):
             raise WrongAnswer(f"placement answered an order to place hosts by {answer!r}")
-        match answer.verdict:
-            case Done():
-                return None
-            case UnknownProvider(provider=provider):
-                number = [*hosts].index(provider)
-                return rejection(
-                    f"hosts[{number}].host", order.hosts[number].host, "was deleted at this moment"
-                )
-            case verdict:
-                raise WrongAnswer(f"placement answered an order to place hosts by {verdict!r}")
+        if isinstance(answer.verdict, Done):
+            return None
+        # A host was deleted, or became a part of another one, since it was looked up.
+        return rejection(
+            "hosts",
+            answer.verdict,
+            "they were changed at this moment, and none is placed: send the order again",
+        )
 
     def _where(self, host: ProviderId) -> HostPlace:
         columns, row = self._picture.columns, self._picture.row_of(host)

@@ -238,7 +238,7 @@ class Transition:
         In other groups they go on counting, since a silent host may still run the instance.
         """
         group = None if self.row.order is None else self.row.order.group
-        if group is not None and group.policy == "affinity":
+        if group is not None and "affinity" in group.policies and "anti-affinity" not in group.policies:
             self.release(held, leaves_group=True)
 
     # Cleaning up hosts

@@ -128,9 +128,8 @@ class GroupRules(Filter):
         group = spec.server_group
         assert group is not None, "only members of a group are refused"
         rule = next(each for each in group.hard_rules if not _allowed(host.hosts, spec, group, each)[host.at])
-        domain = domain_of(host.place, rule.level)
-        there = int(host.hosts.members_inside(group, rule.level, spec.mover)[host.at])
-        return why_no_member(group.id, rule, domain, there)
+        there = host.hosts.members_inside(group, rule.level, spec.mover)[host.at]
+        return why_no_member(group.id, rule, domain_of(host.place, rule.level), int(there))
 
 
 def _allowed(hosts: Hosts, spec: InstanceSpec, group: ServerGroup, rule: PlaceRule) -> Flags:
@@ -139,7 +138,7 @@ def _allowed(hosts: Hosts, spec: InstanceSpec, group: ServerGroup, rule: PlaceRu
         fits = inside < rule.max_members
     else:
         fits = inside == hosts.members_in_all(group, spec.mover) + hosts.taken
-    return fits & (hosts.domains_at(rule.level) > 0)
+    return fits & (hosts.of(hosts.columns.domain(rule.level)) > 0)
 
 
 class AskedPlace(Filter):

@@ -533,21 +533,17 @@ class Hosts:
         counts, known = self._draft.members(group)
         return bool(known) or bool(counts.any())
 
-    def domains_at(self, level: int) -> Ints:
-        """The code of each host's domain of this level; 0: it is in none."""
-        return self.of(self.columns.domain(level))
-
     def members_inside(self, group: ServerGroup, level: int, mover: ConsumerId | None) -> Ints:
         """How many members of the group are in each host's domain of this level, with those that this batch has chosen, and
         without the one that moves.
         """
+        domains = self.columns.domain(level)
         counts, known = self._draft.members(group)
-        rows = [self.picture.row_of(each.host) for each in known if each.consumer == mover]
-        if rows and rows[0] >= 0:
-            counts = counts.copy()
-            counts[rows[0]] -= 1
-        inside = np.bincount(self.columns.domain(level), weights=counts)
-        return inside[self.domains_at(level)].astype(np.int64) + self.taken
+        inside = np.bincount(domains, weights=counts)
+        for each in known:
+            if each.consumer == mover and (row := self.picture.row_of(each.host)) >= 0:
+                inside[domains[row]] -= 1
+        return inside[self.of(domains)].astype(np.int64) + self.taken
 
     def members_in_all(self, group: ServerGroup, mover: ConsumerId | None) -> int:
         """How many members the group has, on hosts of the picture or not, without the one that moves."""

@@ -390,8 +390,10 @@ def together(draft: Draft, rows: Rows, counts: Ints, spec: InstanceSpec) -> int:
     fit = int(counts.max() if group.policy == "affinity" else counts.sum())
     hosts = Hosts(draft, rows)
     for rule in group.hard_rules:
-        domains, at, of = np.unique(hosts.domains_at(rule.level), return_index=True, return_inverse=True)
-        sums = np.bincount(of, weights=counts, minlength=len(domains))
+        _, at, of = np.unique(
+            hosts.of(hosts.columns.domain(rule.level)), return_index=True, return_inverse=True
+        )
+        sums = np.bincount(of, weights=counts)
         if rule.policy == "affinity":
             fit = min(fit, int(sums.max()))
         else:

@@ -606,8 +606,8 @@ class PictureColumns:
         """The code of the domain of this level for each row; 0: none. A level is worked out when something first asks for it."""
         known, places = self._domains_of.get(level), self.places.names
         if known is None or len(known) < len(places):
-            codes = [self.domains.code(domain_of(place, level)) for place in places]
-            known = self._domains_of[level] = np.array(codes, dtype=np.int64)
+            known = np.array([self.domains.code(domain_of(place, level)) for place in places], dtype=np.int64)
+            self._domains_of[level] = known
         return known[self.place]
 
     def put_traits(self, row: int, traits: tuple[str, ...]) -> None:

@@ -101,9 +101,7 @@ def decide_grants(ledger: Ledger, wishes: Iterable[Unit], now: datetime) -> Gran
         most = ledger.guests_max[first.campaign]
         why = ""
         if first.to and of_campaigns[first.campaign] + size > most:
-            why = (
-                f"{of_campaigns[first.campaign]} guests of its campaign move, and {most} may (guests_at_once)"
-            )
+            why = f"guests_at_once: {most} of its campaign may move at once"
         for use in uses:
             why = why or _why_not(use, unit, alive, now)
         if why:
@@ -186,15 +184,16 @@ def _why_not(use: Use, unit: Unit, alive: Mapping[GroupId, int], now: datetime) 
         return ""
     if until := quiet_until(budget, now):
         return f"budget {budget.name}: quiet until {until} UTC"
-    limits = ((budget.at_once, use.going, "move"), (budget.per_hour, use.hour, "began in the last hour"))
-    for limit, used, do in limits:
+    limits = ((budget.at_once, use.going, "at once"), (budget.per_hour, use.hour, "an hour"))
+    for limit, used, when in limits:
         for subject, count in sorted(counted.items()):
             if limit is not None and used[subject] + count > limit:
                 of = "" if subject == "*" else f" of {subject}"
-                return f"budget {budget.name}: {used[subject]}{of} {do}, {count} more would, and {limit} may"
+                together = f", and {len(unit)} leave together" if len(unit) > 1 else ""
+                return f"budget {budget.name}: {limit}{of} may move {when}{together}"
     left = alive.get(first.group, 0) if first.group else 0
     if budget.alive_min is not None and left - len(unit) < budget.alive_min:
-        return f"budget {budget.name}: {left} members of group {first.group} are active and stay, and {budget.alive_min} must"
+        return f"budget {budget.name}: {budget.alive_min} active members of group {first.group} stay where they are"
     return ""
 
 

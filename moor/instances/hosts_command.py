@@ -182,13 +182,9 @@ def place_hosts(
     _output: Output = None,
 ) -> None:
     """Say where hosts are: all of them, or, if one is wrong, none. It counts before what their computes or Ironic report."""
-    if (file is None) is not bool(words):
-        raise click.BadParameter("give either HOST... PLACE or --file")
     *hosts, place = words or [""]
-    if file is None and not hosts:
-        raise click.BadParameter(
-            f"{place!r} is all that is given: the last word is the place, those before it are hosts"
-        )
+    if not (hosts if file is None else not words):
+        raise click.BadParameter("give either HOST... PLACE, the place last, or --file FILE")
     # Each with the words by which an error names it.
     named = [(host, place, host) for host in hosts] if file is None else _placed_by(file)
     for _, where, at in named:

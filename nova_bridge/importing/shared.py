@@ -32,8 +32,6 @@ from nova_bridge.importing.reading import NovaDatabases
 from nova_bridge.importing.records import ContradictionError, check_message, id_of, text_in, whole_in, wrong
 
 AT_ONCE = 200
-# A difference about many hosts names so many.
-NAMED_MAX = 3
 T = TypeVar("T")
 Row = Mapping[str, Any]
 _SIZES = {
@@ -285,9 +283,8 @@ def compare_places(
 
 
 def _misplaced(place: str, hosts: Sequence[HostState]) -> Difference:
-    what = f"place of {', '.join(host_in_cell(each.cell, each.name) for each in hosts[:NAMED_MAX])}"
-    if more := len(hosts) - NAMED_MAX:
-        what += f" and {more} more" if more > 0 else ""
+    first = host_in_cell(hosts[0].cell, hosts[0].name)
+    what = f"place of {first} and {len(hosts) - 1} more" if len(hosts) > 1 else f"place of {first}"
     if why := why_no_place(place):
         return Difference(what, f"{place!r} by Nova's aggregates: {why}")
     entries = tuple([HostPlace(host=str(each.id), place=place) for each in hosts])

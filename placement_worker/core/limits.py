@@ -211,7 +211,7 @@ NAMED_MAX = 10
 
 
 def is_judged(group: ServerGroup) -> bool:
-    return group.policy in HARD_POLICIES or bool(group.hard_rules)
+    return not group.policies.isdisjoint(HARD_POLICIES)
 
 
 class GroupsDraft:

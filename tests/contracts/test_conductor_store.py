@@ -16,7 +16,16 @@ from cell_conductor.core.rows import CellHost, Cleanup, HeardHost, HeldClaim, In
 from cell_conductor.store_sql import SILENT_KEPT, ConductorStore
 from engine.flavors import Flavor, InstanceId, RequestId
 from engine.hosts import HostMode, HostSetting
-from engine.inventories import Choice, ConsumerId, ProviderId, ResourceAmount, ServerGroup, Share
+from engine.inventories import (
+    Choice,
+    ConsumerId,
+    GroupId,
+    PlaceRule,
+    ProviderId,
+    ResourceAmount,
+    ServerGroup,
+    Share,
+)
 from kit.errors import Transient
 from tests.contracts.stores import STORES, open_conductor_store, open_conductor_stores, undone
 from tests.running import once
@@ -73,7 +82,11 @@ def everything() -> Instance:
         chosen=host,
         alternates=(host, host),
         image_properties={"os": "plan9"},
-        group=ServerGroup(id=UUID(int=3), policy="anti-affinity"),  # type: ignore[arg-type]
+        group=ServerGroup(
+            id=GroupId(UUID(int=3)),
+            policy="anti-affinity",
+            rules=(PlaceRule(level=4, policy="anti-affinity", max_members=2),),
+        ),
     )
     words: tuple[OutboxMessage, ...] = (
         SpawnInstance(

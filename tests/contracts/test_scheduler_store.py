@@ -17,6 +17,7 @@ from engine.inventories import (
     AggregateId,
     GroupId,
     GroupPolicy,
+    PlaceRule,
     ProviderId,
     ResourceAmount,
     ServerGroup,
@@ -544,7 +545,10 @@ async def test_a_name_of_another_aggregate_is_tried_again(store: SchedulerStore)
 def a_group(
     number: int, project: str = "shop", *, policy: GroupPolicy = "affinity", max_per_host: int = 1
 ) -> KnownGroup:
-    group = ServerGroup(id=GroupId(UUID(int=number)), policy=policy, max_per_host=max_per_host)
+    rules = (PlaceRule(level=4, policy="anti-affinity", max_members=2), PlaceRule(level=2, policy="affinity"))
+    group = ServerGroup(
+        id=GroupId(UUID(int=number)), policy=policy, max_per_host=max_per_host, rules=rules[: number % 3]
+    )
     return KnownGroup(definition=group, name=f"group-{number}", project=project)
 
 

@@ -1,21 +1,22 @@
 """Members of an affinity group leave their host by one order, and follow the first one; so do members of a soft group."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from bus.messages.build import AskInstances, InstancesFound, InstanceState
+from bus.messages.hosts import HostPlace, HostsPlaced, PlaceHosts
 from bus.messages.planning import AskDrain, DrainFound
 from bus.messages.projects import CreateGroup
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
-from engine.inventories import GroupId
-from laboratory.computes.faults import FailsToReceive, FaultScript
+from engine.inventories import GroupId, PlaceRule
+from laboratory.computes.faults import FailsToBuild, FailsToReceive, FaultScript
 from laboratory.computes.hosts import HostSize
 from moor.client.books.auditing import AuditOptions, Finding, audited
 from moor.client.books.books_reader import BooksReader
 from tests.stories.cloud import a_build, instance_of
-from tests.stories.layouts import EMBEDDED, STAGES
+from tests.stories.layouts import BOTH, EMBEDDED, STAGES
 from tests.stories.moves.test_moves import SMALL, Movers, down, movers, script
 from tests.waiting import until
 
@@ -196,3 +197,47 @@ async def test_one_whose_destination_failed_stays_and_the_audit_says_how_it_foll
             ended = [await group.ended(id_, request if id_ in behind else None) for id_ in group.ids]
         assert await group.hosts() == {"h2"}
         assert await group.apart() == []
+
+
+@asynccontextmanager
+async def in_racks(
+    bus: str, books: str, racks: Mapping[str, str], most: int, faults: FaultScript | None = None
+) -> AsyncIterator[Movers]:
+    """Hosts of real computes in these racks, and a group with at most so many members in each."""
+    async with movers(bus, books, *racks, script=faults) as here:
+        placed = PlaceHosts(hosts=tuple([HostPlace(host=name, place=rack) for name, rack in racks.items()]))
+        await here.setup.ask(placed, HostsPlaced)
+        rule = PlaceRule(level=1, policy="anti-affinity", max_members=most)
+        await here.setup.client.ask(CreateGroup(id=GROUP, policy="anti-affinity", rules=(rule,)))
+        yield here
+
+
+@BOTH
+async def test_a_member_moves_within_its_full_rack_and_is_evacuated_there(bus: str, books: str) -> None:
+    async with in_racks(bus, books, {"h1": "r1", "h2": "r1", "h3": "r1", "h4": "r2"}, 2) as here:
+        here_only = {"flavor": SMALL, "group": JoinedGroup(id=GROUP), "place": "r1"}
+        one, other = [await here.setup.boot(number, **here_only) for number in (1, 2)]
+        await here.setup.boot(3, "error", **here_only)
+
+        await here.move(one.id, "live-migrate")
+        moved = await here.until(one.id, "active", "confirmed")
+        assert {moved.host, one.host, other.host} == {"h1", "h2", "h3"}
+
+        await down(here, moved.host)
+        await here.move(one.id, "evacuate", request_id=RequestId(UUID(int=3000)))
+        assert (await here.until(one.id, "active", "confirmed")).host == one.host
+
+
+@BOTH
+async def test_alternates_of_a_host_that_fails_keep_the_rules(bus: str, books: str) -> None:
+    racks = {"h1": "r1", "h2": "r1", "h3": "r2", "h4": "r2", "h5": "r3", "h6": "r3"}
+    failing = script(FailsToBuild(hosts=("h1", "h3", "h5")))
+    async with in_racks(bus, books, racks, 1, failing) as here:
+        builds = [a_build(number, flavor=SMALL, group=JoinedGroup(id=GROUP)) for number in range(1, 4)]
+        await here.setup.client.ask_all(builds)
+
+        ends = await here.setup.until_each(builds, "active", "error")
+
+        living = [end.host for end in ends if end.state == "active"]
+        assert {*living} <= {"h2", "h4", "h6"}
+        assert len({racks[host] for host in living}) == len(living) == 3

@@ -1,5 +1,6 @@
 """Simulated computes: their hosts' sizes, faults and consoles, and the driver kit."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from compute_sim.core.trees import Allocations, ProviderTree, TreeProvider, flaw
 from compute_sim.drivers import ConsoleText
 from compute_sim.guests import console_handlers
 from compute_sim.handlers import BuildSlots, ComputeStore, Fleet
+from compute_sim.libvirt.settings import LibvirtSettings
 from compute_sim.settings import COMPUTE, ComputeSettings
 from compute_sim.wiring import compute_parts
 from engine.hosts import HostFacts
@@ -56,6 +58,7 @@ from laboratory.computes.hosts import (
     in_cells,
     pci_function,
     read_host_size,
+    read_places,
     size_at,
     virtual_functions,
 )
@@ -122,6 +125,14 @@ def size(text: str) -> Callable[[], object]:
     return lambda: read_host_size(text)
 
 
+def at(text: str) -> Callable[[], object]:
+    return lambda: read_places(text)
+
+
+def libvirt_at(*texts: str) -> Callable[[], object]:
+    return lambda: LibvirtSettings(folder="/nowhere", hosts=("a=qemu:///system",), places=texts)
+
+
 @pytest.mark.parametrize(
     ("read", "problem"),
     [
@@ -140,6 +151,13 @@ def size(text: str) -> Callable[[], object]:
             "builds_at_once_max is '-1' .* must be a whole number, at least 0",
         ),
         (lambda: ComputeSettings(cell="Not A Cell"), "matching regex"),
+        *(
+            (at(text), rf"compute_place has '{re.escape(text)}', must be a place such as")
+            for text in ("dc1//{20}", "dc1/rack{0}", "dc1/{rack}", "/".join("d" * 9))
+        ),
+        (libvirt_at("b=dc1"), "places has 'b=dc1', and hosts names no 'b'"),
+        (libvirt_at("a=dc1//x"), "places has 'a=dc1//x': a place is names"),
+        (libvirt_at("a=dc1", "a=dc2"), "places has two places for a"),
         (size("vcpus"), "host_size has 'vcpus', must be cells or NAME=VALUE"),
         (size("cpus=4"), "host_size has 'cpus', must be one of device, disk_gb"),
         (size("vcpus=-1"), "host_size has vcpus='-1'"),
@@ -162,6 +180,14 @@ def size(text: str) -> Callable[[], object]:
 def test_a_setting_that_cannot_be_is_refused_with_its_text(read: Callable[[], object], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         read()
+
+
+def test_simulated_hosts_fill_a_domain_before_the_next_one_begins() -> None:
+    hosts = equal_hosts("c1", 5, place="dc1/row{4}/rack{2}")
+
+    assert [each.place for each in hosts] == [
+        f"dc1/row{row}/rack{rack}" for row, rack in ((1, 1), (1, 1), (1, 2), (1, 2), (2, 3))
+    ]
 
 
 DEVICES = "device=vf:8:net0,device=pci:10de:20b0,device=gpu:A40-4Q:4"

@@ -104,6 +104,24 @@ OFFERS: dict[str, tuple[NodeRow, dict[str, object]]] = {
             ),
         },
     ),
+    **{
+        f"a property of the node says where it is: {said!r}": (
+            a_row(properties={"place": said, "cpu_arch": "x86_64"}),
+            {"place": place, "reserved": False, "reasons": why},
+        )
+        for said, place, why in (
+            ("dc1/rack2", "dc1/rack2", ()),
+            (7, "7", ()),
+            (None, "", ()),
+            (
+                "/".join("d" * 9),
+                "",
+                (
+                    "property place 'd/d/d/d/d/d/d/d/d' is left out: a place has at most 8 names, and this has 9",
+                ),
+            ),
+        )
+    },
     "a row without a node offers nothing": (
         NodeRow(id=NODE_ID),
         structs.asdict(Offer(reasons=("nothing is known of the node yet",))),
@@ -141,7 +159,7 @@ OFFERS: dict[str, tuple[NodeRow, dict[str, object]]] = {
 @pytest.mark.parametrize("case", OFFERS)
 def test_what_a_row_offers(case: str) -> None:
     row, says = OFFERS[case]
-    offer = structs.asdict(offer_of(row, STANDARD))
+    offer = structs.asdict(offer_of(row, STANDARD, "place"))
 
     assert {name: offer[name] for name in says} == says
 

@@ -32,7 +32,7 @@ from engine.choosing.explaining import in_words, shortfalls_of
 from engine.choosing.verdicts import after_refusal
 from engine.flavors import FlavorPassedOver, InstanceId, RequestId
 from engine.hosts import HostMode, HostSetting, HostState, why_not_enabled
-from engine.inventories import Choice, ConsumerId, GroupId, ProviderId, Share
+from engine.inventories import Choice, ConsumerId, GroupId, PlaceRule, ProviderId, Share
 from engine.refusals import (
     ClaimVerdict,
     DoesNotFit,
@@ -196,6 +196,15 @@ VERDICTS: Sequence[ClaimVerdict] = (
     DoesNotFit((), HostFull(host=HOST_ID, instances=4242, instances_max=4242)),
     GroupRefused(
         group=GroupId(ID), policy="affinity", host=HOST_ID, members=(ConsumerId(UUID(int=4242)),), count=1
+    ),
+    GroupRefused(
+        group=GroupId(ID),
+        policy="anti-affinity",
+        host=HOST_ID,
+        members=(ConsumerId(ID),),
+        count=4242,
+        rule=PlaceRule(level=2, policy="anti-affinity"),
+        domain="dc1/rack-8",
     ),
     ShapeMoved(roots=(HOST_ID,)),
 )
