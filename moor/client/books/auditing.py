@@ -46,12 +46,6 @@ from moor.client.books.instance_rules import (
     way_back_of,
     whereabouts,
 )
-from moor.client.books.keeping_rules import (
-    faults_of_budgets,
-    faults_of_claims,
-    faults_of_movements,
-    is_claim_suspect,
-)
 from moor.client.books.rules import (
     HeldByNova,
     NeededClaims,
@@ -60,8 +54,12 @@ from moor.client.books.rules import (
     NovaBooks,
     NovaToAsk,
     faults_alone,
+    faults_of_budgets,
+    faults_of_claims,
+    faults_of_movements,
     faults_on_nodes,
     is_claim_alone,
+    is_claim_suspect,
     lost_from_node,
     nodes_of,
     of_nobody,
