@@ -409,10 +409,9 @@ class Audit:
             api, AskMovements(limit=MOVEMENTS_PAGE), MovementsFound, lambda page: page.movements
         )
         budgets = await items_of(api, AskBudgets(), BudgetsFound, lambda page: page.budgets)
-        ids = {each.instance: None for each in going}
         rows = [
             each
-            for some in batches_of([*ids], MOVEMENTS_PAGE)
+            for some in batches_of([*dict.fromkeys(each.instance for each in going)], MOVEMENTS_PAGE)
             for each in await items_of(
                 api,
                 AskInstances(instances=tuple(some), limit=MOVEMENTS_PAGE),
