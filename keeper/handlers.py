@@ -45,11 +45,11 @@ from bus.unreadable import Unreadable
 from bus.workers.handlers import Answer, Bury, Handlers, ReadOnly, Received, Said, answering
 from engine.hosts import HostState, host_in_cell, names_clash
 from engine.inventories import ProviderId
-from engine.places import is_within
-from keeper.core.campaigns import guests_of, wrong_work
+from keeper import store_sql as rows
+from keeper.core.campaigns import is_guest, wrong_work
 from keeper.core.grants import HOUR, Use, told_use, wrong_budget
 from keeper.hooks import Hooks
-from keeper.keeping import ASKED_MAX, AVOIDED_MAX, AskAll, asked
+from keeper.keeping import ASKED_MAX, AVOIDED_MAX, AskAll, asked, pages
 from keeper.store_sql import KeeperStore, counted
 
 HOSTS_PAGE = 500
@@ -90,21 +90,20 @@ class Hosts:
         return [CampaignHost(id=each.id, host=each.name, cell=each.cell, place=each.place) for each in found]
 
     async def _chosen(self, work: Work) -> list[HostState]:
-        is_up = work.kind != "evacuate"
-        question = AskHosts(cell=work.cell, mode=work.mode, kind="hypervisor", up=is_up, limit=HOSTS_PAGE)
-        found: list[HostState] = []
-        while True:
-            (page,) = await asked(self._ask_all, (question,), HostsFound)
-            found += [each for each in page.hosts if is_within(each.place, work.place)]
-            if not page.next or len(found) > CAMPAIGN_HOSTS_MAX:
-                break
-            question = structs.replace(question, after=page.next)
-        # Of hosts that are up, those that an evacuation is not about.
-        return (
-            [each for each in found if work.kind != "evacuate" or not each.up]
-            if work.place or work.cell
-            else found
+        question = AskHosts(
+            cell=work.cell,
+            place=work.place,
+            mode=work.mode,
+            kind="hypervisor",
+            up=work.kind != "evacuate",
+            limit=HOSTS_PAGE,
         )
+        found: list[HostState] = []
+        async for page in pages(self._ask_all, question, HostsFound):
+            found += page.hosts
+            if len(found) > CAMPAIGN_HOSTS_MAX:
+                break
+        return found
 
     async def _named(self, work: Work) -> list[HostState] | BuildRejected:
         names = list(dict.fromkeys(work.hosts))
@@ -123,8 +122,7 @@ class Hosts:
         if work.kind != "evacuate":
             return ()
         (page,) = await asked(self._ask_all, (AskInstances(host=name, living=True),), InstancesFound)
-        guests = guests_of(page.instances)
-        cells = sorted({(each.cell, each.host) for each in guests})
+        cells = sorted({(each.cell, each.host) for each in page.instances if is_guest(each)})
         return [
             HostState(id=ProviderId(uuid5(OF_FORGOTTEN, f"{cell}/{host}")), name=host, cell=cell, up=False)
             for cell, host in cells
@@ -164,7 +162,7 @@ class Orders:
             by=ask.by,
             asked_at=self._clock(),
         )
-        if known := await self._store.campaigns_called(str(order.id)):
+        if known := await self._store.read(rows.campaigns_called, str(order.id)):
             is_same = (known[0].name, known[0].work) == (wanted.name, wanted.work)
             other = rejected("id", order.id, "duplicate id: it belongs to another campaign")
             return await self._told(known[0]) if is_same else other
@@ -172,15 +170,15 @@ class Orders:
         if isinstance(hosts, BuildRejected):
             return hosts
         async with self._store.transaction() as transaction:
-            await transaction.lock_ledger()
-            taken = await transaction.others_with([each.id for each in hosts])
+            await transaction.run(rows.lock_ledger)
+            taken = await transaction.run(rows.others_with, [each.id for each in hosts])
             free = [each for each in hosts if each.id not in taken]
             if taken and not (order.join and free):
                 host = next(each for each in hosts if each.id in taken)
                 why = f"campaign {taken[host.id]} has it: wait for its end, or join to take only the hosts that no campaign has"
                 return rejected("work.hosts", host_in_cell(host.cell, host.host), why)
-            await transaction.add_campaign(wanted)
-            await transaction.add_hosts(order.id, free)
+            await transaction.run(rows.add_campaign, wanted)
+            await transaction.run(rows.add_hosts, order.id, free)
         self._wake()
         return await self._told(wanted)
 
@@ -191,7 +189,7 @@ class Orders:
             return rejected(*wrong)
         if work.hook and (why := self._hooks.why_unknown(work.hook)):
             return rejected("work.hook", work.hook, why)
-        others = await self._store.campaigns_called(wanted.name)
+        others = await self._store.read(rows.campaigns_called, wanted.name)
         if others and others[0].life in ("running", "paused"):
             why = f"campaign {others[0].id} of this name goes on: choose another name"
             return rejected("name", wanted.name, why)
@@ -199,18 +197,18 @@ class Orders:
 
     async def _set(self, ask: Received[SetCampaign]) -> Message:
         order = ask.message
-        called = await self._store.campaigns_called(order.campaign)
+        called = await self._store.read(rows.campaigns_called, order.campaign)
         if not called:
             return CampaignsFound(campaigns=())
         async with self._store.transaction() as transaction:
-            known = await transaction.lock_campaign(called[0].id)
+            known = await transaction.run(rows.lock_campaign, called[0].id)
             assert known is not None, "a campaign is not forgotten while it goes on"
             life = LIVES[order.to]
             if known.life not in ("running", "paused", life):
                 return rejected("campaign", order.campaign, f"it is {known.life}: begin another one")
             if known.life != life:
                 known = structs.replace(known, life=life, reason=f"by {ask.by}" if ask.by else "")
-                await transaction.save_campaign(known)
+                await transaction.run(rows.save_campaign, known)
         self._wake()
         return await self._told(known)
 
@@ -223,15 +221,15 @@ class Orders:
             return rejected(*wrong)
         state = BudgetState(budget=budget, by=ask.by, set_at=self._clock())
         async with self._store.transaction() as transaction:
-            await transaction.lock_ledger()
-            await transaction.save_budget(state)
+            await transaction.run(rows.lock_ledger)
+            await transaction.run(rows.save_budget, state)
         self._wake()
         return BudgetsFound(budgets=(state,))
 
     async def _delete_budget(self, ask: Received[DeleteBudget]) -> Message:
         async with self._store.transaction() as transaction:
-            await transaction.lock_ledger()
-            gone = await transaction.delete_budget(ask.message.name)
+            await transaction.run(rows.lock_ledger)
+            gone = await transaction.run(rows.delete_budget, ask.message.name)
         self._wake()
         return BudgetsFound(budgets=(gone,) if gone else ())
 
@@ -247,7 +245,7 @@ def _each(answer: Callable[[Received[Any]], Awaitable[Message]]) -> ReadOnly:
 
 async def with_counts(store: KeeperStore, some: Sequence[CampaignState]) -> tuple[CampaignState, ...]:
     ids = [each.id for each in some]
-    stages, lives = await store.count_stages(ids), await store.count_lives(ids)
+    stages, lives = await store.read(rows.count_stages, ids), await store.read(rows.count_lives, ids)
     return tuple([counted(each, stages, lives) for each in some])
 
 
@@ -269,17 +267,21 @@ class Questions:
 
     async def _campaigns(self, question: AskCampaigns) -> Message:
         if question.campaign:
-            called = await self._store.campaigns_called(question.campaign)
+            called = await self._store.read(rows.campaigns_called, question.campaign)
             if not called:
                 return CampaignsFound(campaigns=())
-            hosts = await self._store.host_page(called[0].id, question.after_host, question.limit + 1)
+            hosts = await self._store.read(
+                rows.host_page, called[0].id, question.after_host, question.limit + 1
+            )
             page = tuple(hosts[: question.limit])
             return CampaignsFound(
                 campaigns=await with_counts(self._store, called),
                 hosts=page,
                 next_host=page[-1].id if len(hosts) > question.limit else None,
             )
-        found = await self._store.campaign_page(question.after, question.limit + 1, ended=question.ended)
+        found = await self._store.read(
+            rows.campaign_page, question.after, question.limit + 1, ended=question.ended
+        )
         some = found[: question.limit]
         return CampaignsFound(
             campaigns=await with_counts(self._store, some),
@@ -289,22 +291,25 @@ class Questions:
     async def _movements(self, question: AskMovements) -> Message:
         campaign = None
         if question.campaign:
-            called = await self._store.campaigns_called(question.campaign)
+            called = await self._store.read(rows.campaigns_called, question.campaign)
             if not called:
                 return MovementsFound(movements=())
             campaign = called[0].id
-        found = await self._store.movement_page(question, campaign, question.limit + 1)
+        found = await self._store.read(rows.movement_page, question, campaign, question.limit + 1)
         page = tuple(found[: question.limit])
         return MovementsFound(movements=page, next=page[-1].id if len(found) > question.limit else None)
 
     async def _budgets(self, question: AskBudgets) -> Message:
         known = [
             each
-            for each in await self._store.all_budgets()
+            for each in await self._store.read(rows.all_budgets)
             if each.budget.name > question.after and question.name in ("", each.budget.name)
         ]
         page = known[: question.limit]
-        going, recent = await self._store.going(), await self._store.granted_since(self._clock() - HOUR)
+        going, recent = (
+            await self._store.read(rows.going),
+            await self._store.read(rows.granted_since, self._clock() - HOUR),
+        )
         used = [structs.replace(each, use=told_use(Use(each.budget, going, recent))) for each in page]
         return BudgetsFound(budgets=tuple(used), next=page[-1].budget.name if len(known) > len(page) else "")
 
@@ -316,14 +321,15 @@ class Questions:
         if isinstance(hosts, BuildRejected):
             return hosts
         names = {(each.cell, each.host): host_in_cell(each.cell, each.host) for each in hosts}
-        guests, more = await self._guests([*names.values()])
+        found = await self._guests([*names.values()])
+        guests = found[:PLANNED_MAX]
         away = () if work.kind == "restart" else tuple(names.values())[:AVOIDED_MAX]
         plans: dict[object, DrainedInstance] = {}
         for start in range(0, len(guests), ASKED_MAX):
             some = tuple([each.id for each in guests[start : start + ASKED_MAX]])
             asks = AskDrain(host="", instances=some, avoid=away, to=work.to, evacuate=work.kind == "evacuate")
-            (found,) = await asked(self._ask_all, (asks,), DrainFound)
-            plans |= {each.id: each for each in found.instances}
+            (drained,) = await asked(self._ask_all, (asks,), DrainFound)
+            plans |= {each.id: each for each in drained.instances}
         planned = tuple(
             [
                 PlannedMovement(
@@ -337,7 +343,7 @@ class Questions:
                 for each in guests
             ]
         )
-        count, first = await self._store.ended_since(self._clock() - RATE_OVER)
+        count, first = await self._store.read(rows.ended_since, self._clock() - RATE_OVER)
         took = (self._clock() - first).total_seconds() if first else 0.0
         fits, stays = Counter[str](), Counter[str]()
         for one in planned:
@@ -352,36 +358,29 @@ class Questions:
             guests=len(guests),
             fit=sum(bool(each.to) for each in planned),
             movements=planned,
-            more=more,
+            more=len(found) > PLANNED_MAX,
             seconds=round(len(guests) * took / count) if count else None,
             limit=await self._tightest(work),
         )
 
-    async def _guests(self, names: Sequence[str]) -> tuple[Sequence[InstanceState], bool]:
+    async def _guests(self, names: Sequence[str]) -> list[InstanceState]:
         found: list[InstanceState] = []
         for name in names:
             question = AskInstances(host=name, living=True, limit=ASKED_MAX)
-            while len(found) <= PLANNED_MAX:
-                (page,) = await asked(self._ask_all, (question,), InstancesFound)
-                found += guests_of(page.instances)
-                if page.next is None:
-                    break
-                question = structs.replace(question, after=page.next)
-        return found[:PLANNED_MAX], len(found) > PLANNED_MAX
+            async for page in pages(self._ask_all, question, InstancesFound):
+                found += filter(is_guest, page.instances)
+            if len(found) > PLANNED_MAX:
+                break
+        return found
 
     async def _tightest(self, work: Work) -> str:
         """What lets the fewest guests move at once."""
-        budgets = [each.budget for each in await self._store.all_budgets()]
+        budgets = [each.budget for each in await self._store.read(rows.all_budgets)]
         limits = [(each.at_once, f"budget {each.name}") for each in budgets if each.at_once is not None]
         return min([*limits, (work.guests_at_once, "guests_at_once")])[1]
 
 
 async def _on_unreadable(asks: Sequence[Received[Unreadable]]) -> list[Said]:
-    said: list[Said] = []
-    for ask in asks:
-        wrong = ask.message
-        said += [
-            Answer(ask, rejected(wrong.field or "message", wrong.value, wrong.reason)),
-            Bury(ask, wrong.reason),
-        ]
-    return said
+    wrong = [(ask, ask.message) for ask in asks]
+    said = [Answer(ask, rejected(each.field or "message", each.value, each.reason)) for ask, each in wrong]
+    return [*said, *(Bury(ask, each.reason) for ask, each in wrong)]

@@ -9,11 +9,11 @@ the same whoever sends it.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from msgspec import structs
@@ -37,6 +37,7 @@ from bus.workers.connections import Station
 from engine.flavors import InstanceId
 from engine.hosts import HostMode, HostState, host_in_cell
 from engine.inventories import GroupId
+from keeper import store_sql as rows
 from keeper.core.campaigns import (
     GOING,
     GRANTED,
@@ -51,21 +52,21 @@ from keeper.core.campaigns import (
     as_planned,
     emptied,
     ends_as,
-    guests_of,
     hosts_to_begin,
-    left_behind,
+    is_guest,
     may_wait,
     order_for,
     planned_for,
     returned,
     staged,
+    why_not_emptied,
     withdrawn,
 )
 from keeper.core.grants import HOUR, Ledger, decide_grants, units_of
 from keeper.hooks import Hooks
 from keeper.metrics import CAMPAIGNS, MOVEMENTS
 from keeper.settings import KeeperPace, KeeperSettings
-from keeper.store_sql import KeeperStore, KeeperTransaction
+from keeper.store_sql import KeeperStore
 from kit.errors import Operational, WrongAnswer
 from kit.metrics import Readings
 from kit.parts import Periodic, batches_of
@@ -91,6 +92,14 @@ async def asked(ask_all: AskAll, questions: Sequence[Message], kind: type[M]) ->
     if wrong := [each for each in answers if not isinstance(each, kind)]:
         raise WrongAnswer(f"a scheduler answered a keeper by {wrong[0]!r}")
     return [each for each in answers if isinstance(each, kind)]
+
+
+async def pages(ask_all: AskAll, question: Any, kind: type[M]) -> AsyncIterator[Any]:
+    """All pages of the answer to this question."""
+    while question is not None:
+        page: Any = (await asked(ask_all, (question,), kind))[0]
+        yield page
+        question = structs.replace(question, after=page.next) if page.next else None
 
 
 class Keeper:
@@ -140,7 +149,7 @@ class Keeper:
         # So that others need not wait for the end of its leases.
         with suppress(Operational):
             async with self._store.transaction() as transaction:
-                await transaction.let_go(self._id)
+                await transaction.run(rows.let_go, self._id)
 
     async def stop(self) -> None:
         for part in self.parts:
@@ -158,9 +167,10 @@ class Keeper:
         now = self._clock()
         until = now + timedelta(seconds=self._pace.lease_s)
         async with self._store.transaction() as transaction:
-            held = await transaction.take(self._id, now, until, HELD_MAX)
-        self._held = len(held)
-        self._hooks.keep_only({each.id for each in held})
+            held = await transaction.run(rows.take, self._id, now, until, HELD_MAX)
+            mine = await transaction.run(rows.held_by, self._id)
+        self._held = len(mine)
+        self._hooks.keep_only(mine)
         self._rests = {id_: until for id_, until in self._rests.items() if until > now}
         async with asyncio.TaskGroup() as tasks:
             for campaign in held:
@@ -185,7 +195,7 @@ class Keeper:
 
     async def _look(self, campaign: CampaignState) -> None:
         """Look at the instances that move, and note which have arrived or failed."""
-        moving = await self._store.movements_of(campaign.id, MOVING)
+        moving = await self._store.read(rows.movements_of, campaign.id, MOVING)
         told = await self._instances([each.instance for each in moving])
         now = self._clock()
         ended = [each for each in moving if after_look(each, told.get(each.instance), now) is not each]
@@ -215,12 +225,12 @@ class Keeper:
         """
         if not seen:
             return ()
-        requests = {each.id: each.request_id for each in seen}
+        requests = {each.id: (each.request_id, each.life) for each in seen}
         async with self._store.transaction() as transaction:
-            rows = await transaction.lock_movements([*requests])
-            pairs = [(row, after(row)) for row in rows if row.request_id == requests[row.id]]
+            stored = await transaction.run(rows.lock_movements, [*requests])
+            pairs = [(row, after(row)) for row in stored if (row.request_id, row.life) == requests[row.id]]
             changed = [new for old, new in pairs if new is not old]
-            await transaction.save_movements(changed)
+            await transaction.run(rows.save_movements, changed)
         for old, new in pairs:
             if new.failures > old.failures:
                 self._seen["failed",] += 1
@@ -239,7 +249,7 @@ class Keeper:
     async def _send(self, campaign: CampaignState) -> None:
         """Send the orders of what is granted."""
         units: dict[object, list[Movement]] = {}
-        for each in await self._store.movements_of(campaign.id, GRANTED):
+        for each in await self._store.read(rows.movements_of, campaign.id, GRANTED):
             units.setdefault(each.request_id, []).append(each)
         if not units:
             return
@@ -259,12 +269,12 @@ class Keeper:
 
     async def _out(self, campaign: CampaignState) -> Sequence[CampaignHost]:
         async with self._store.transaction() as transaction:
-            return await transaction.hosts_at(campaign.id, OUT, AVOIDED_MAX)
+            return await transaction.run(rows.hosts_at, campaign.id, OUT, AVOIDED_MAX)
 
     async def _begin_hosts(self, campaign: CampaignState) -> None:
         async with self._store.transaction() as transaction:
-            stages = (await transaction.count_stages((campaign.id,))).get(campaign.id, {})
-            waiting = await transaction.hosts_at(campaign.id, WAITING, AVOIDED_MAX)
+            stages = (await transaction.run(rows.count_stages, (campaign.id,))).get(campaign.id, {})
+            waiting = await transaction.run(rows.hosts_at, campaign.id, WAITING, AVOIDED_MAX)
         out = sum(stages.get(each, 0) for each in OUT)
         for host in hosts_to_begin(campaign.work, out, waiting, stages.get("done", 0)):
             why = "" if campaign.work.kind == "evacuate" else await self._set(campaign, host, "draining")
@@ -290,10 +300,10 @@ class Keeper:
     async def _save(self, campaign: CampaignState, was: CampaignHost, host: CampaignHost) -> bool:
         """Write the host, if it is at the stage that it was at."""
         async with self._store.transaction() as transaction:
-            now = await transaction.lock_host(campaign.id, host.id)
+            now = await transaction.run(rows.lock_host, campaign.id, host.id)
             if now is None or (now.stage, now.stage_at) != (was.stage, was.stage_at):
                 return False
-            await transaction.save_host(campaign.id, host, is_news=host.stage != was.stage)
+            await transaction.run(rows.save_host, campaign.id, host, is_news=host.stage != was.stage)
         if host.stage != was.stage:
             log.info("campaign %s: host %s is %s %s", campaign.name, host.host, host.stage, host.reason)
         return True
@@ -312,15 +322,19 @@ class Keeper:
 
     async def _after_emptying(self, campaign: CampaignState, host: CampaignHost) -> CampaignHost:
         now = self._clock()
-        known = await self._store.movements_of(campaign.id, (*OPEN, "done", "given_up"), host.host)
+        known = await self._store.read(rows.movements_of, campaign.id, (*OPEN, "done", "given_up"), host.host)
         known = [each for each in known if each.cell == host.cell]
         is_over, has_others = not any(each.life in OPEN for each in known), False
         key = campaign.id, str(host.id)
         if is_over or self._listed.get(key, now) <= now:
             self._listed[key] = now + timedelta(seconds=self._pace.list_s)
-            guests, details = await self._guests_on(host)
-            known = await self._plan_guests(campaign, host, guests, details, known)
-            has_others = bool({each.id for each in guests} - {each.instance for each in known})
+            if why := why_not_emptied(campaign.work, await self._host(host)):
+                planned = [each for each in known if each.life == "planned"]
+                await self._change(planned, lambda each: withdrawn(each, why, now))
+                return staged(host, "failed", now, why)
+            guests = await self._guests_on(host)
+            known = await self._plan_guests(campaign, host, guests, known)
+            has_others = bool({each.id for each, _ in guests} - {each.instance for each in known})
         lives = Counter(each.life for each in known)
         stays = [each.reason for each in known if each.life == "given_up"]
         left = sum(lives[each] for each in OPEN)
@@ -335,55 +349,39 @@ class Keeper:
             return staged(seen, "failed", now, why)
         return after
 
-    async def _guests_on(
-        self, host: CampaignHost
-    ) -> tuple[Sequence[InstanceState], Sequence[InstanceDetails]]:
+    async def _guests_on(self, host: CampaignHost) -> list[tuple[InstanceState, InstanceDetails]]:
         question = AskInstances(host=host_in_cell(host.cell, host.host), living=True, limit=ASKED_MAX)
-        found: list[InstanceState] = []
-        details: list[InstanceDetails] = []
-        while True:
-            (page,) = await asked(self._ask_all, (question,), InstancesFound)
-            found += page.instances
-            details += page.details
-            if page.next is None:
-                break
-            question = structs.replace(question, after=page.next)
-        guests = {each.id for each in guests_of(found)}
-        return [each for each in found if each.id in guests], [each for each in details if each.id in guests]
+        return [
+            each
+            async for page in pages(self._ask_all, question, InstancesFound)
+            for each in zip(page.instances, page.details, strict=True)
+            if is_guest(each[0])
+        ]
 
     async def _plan_guests(
         self,
         campaign: CampaignState,
         host: CampaignHost,
-        guests: Sequence[InstanceState],
-        details: Sequence[InstanceDetails],
+        guests: Sequence[tuple[InstanceState, InstanceDetails]],
         known: Sequence[Movement],
     ) -> list[Movement]:
         """Write a movement for each guest that has none, and withdraw those of instances that are not there any more. Returns the host's
         movements.
         """
-        now = self._clock()
-        ids = {each.id for each in guests}
+        now, ids = self._clock(), {each.id for each, _ in guests}
         have = {each.instance for each in known if each.life in OPEN or each.life == "given_up"}
-        new = [at for at, each in enumerate(guests) if each.id not in have]
-        planned = planned_for(campaign, host, [guests[at] for at in new], [details[at] for at in new], now)
-        if campaign.life not in ("running", "paused"):
-            planned = []
-        gone = left_behind(known, ids, now)
+        may_begin = campaign.life in ("running", "paused")
+        new = [each for each in guests if may_begin and each[0].id not in have]
+        planned = planned_for(campaign, host, new, now)
         async with self._store.transaction() as transaction:
-            await transaction.add_movements(planned)
-        await self._change(
-            [each for each in known if each.life == "planned" and each.instance not in ids],
-            lambda each: (
-                withdrawn(each, "it has left its host by itself", now) if each.life == "planned" else each
-            ),
-        )
-        left = {each.id for each in gone}
+            await transaction.run(rows.add_movements, planned)
+        gone = [each for each in known if each.life == "planned" and each.instance not in ids]
+        await self._change(gone, lambda each: withdrawn(each, "it has left its host by itself", now))
         # One that was given up, and has left since by an order of a person, does not stay.
         return [
             each
             for each in (*known, *planned)
-            if each.id not in left and (each.life != "given_up" or each.instance in ids)
+            if each not in gone and (each.life != "given_up" or each.instance in ids)
         ]
 
     async def _after_hook(self, campaign: CampaignState, host: CampaignHost) -> CampaignHost:
@@ -415,9 +413,9 @@ class Keeper:
     async def _grant(self, campaign: CampaignState) -> int:
         """Plan guests of hosts that are emptied, and have those granted that find a host. Returns how many were granted."""
         now = self._clock()
-        going = await self._store.movements_of(campaign.id, GOING)
+        going = await self._store.read(rows.movements_of, campaign.id, GOING)
         free = campaign.work.guests_at_once - sum(bool(each.to) for each in going)
-        planned = await self._store.movements_of(campaign.id, PLANNED)
+        planned = await self._store.read(rows.movements_of, campaign.id, PLANNED)
         units = units_of([each for each in planned if self._rests.get(each.id, now) <= now])
         if free <= 0 or not units:
             return 0
@@ -439,7 +437,7 @@ class Keeper:
         now = self._clock()
         # Each to a place of its own, which no other is counted for.
         somewhere = [[structs.replace(each, to=str(each.id)) for each in unit] for unit in units]
-        ledger = await self._ledger(self._store, campaign, active, now)
+        ledger = await self._ledger(self._store.read, campaign, active, now)
         # A few more than may begin: some find no host.
         most = {campaign.id: campaign.work.guests_at_once + free}
         return decide_grants(ledger._replace(guests_max=most), somewhere, now).waits
@@ -452,7 +450,9 @@ class Keeper:
         """
         work, now = campaign.work, self._clock()
         async with self._store.transaction() as transaction:
-            there = await transaction.hosts_at(campaign.id, (*OPEN_STAGES, "done", "failed"), AVOIDED_MAX)
+            there = await transaction.run(
+                rows.hosts_at, campaign.id, (*OPEN_STAGES, "done", "failed"), AVOIDED_MAX
+            )
         stay_away = [each for each in there if each.stage in OPEN_STAGES or work.kind != "restart"]
         plans: dict[InstanceId, DrainedInstance] = {}
         for avoided in (stay_away, [each for each in stay_away if each.stage != "waiting"]):
@@ -498,19 +498,20 @@ class Keeper:
         if not changed:
             return (), {each.id: each.reason for unit in seen for each in unit}
         async with self._store.transaction() as transaction:
-            await transaction.lock_ledger()
-            current = await transaction.lock_campaign(campaign.id)
+            await transaction.run(rows.lock_ledger)
+            current = await transaction.run(rows.lock_campaign, campaign.id)
             if current is None or current.life != "running":
                 return (), {}
-            rows = {
-                each.id: each for each in await transaction.lock_movements([*{each.id for each in changed}])
+            stored = {
+                each.id: each
+                for each in await transaction.run(rows.lock_movements, [*{each.id for each in changed}])
             }
             # What another keeper has changed since is planned anew.
-            units = [[each for each in unit if rows.get(each.id) == was[each.id]] for unit in seen]
+            units = [[each for each in unit if stored.get(each.id) == was[each.id]] for unit in seen]
             may_begin = [
                 unit for unit in units if unit and all(_may_begin(each, campaign, now) for each in unit)
             ]
-            ledger = await self._ledger(transaction, campaign, active, now)
+            ledger = await self._ledger(transaction.run, campaign, active, now)
             granted, waits = decide_grants(ledger, may_begin, now)
             begun = {each.id for each in granted}
             others = [
@@ -519,16 +520,19 @@ class Keeper:
                 for each in unit
                 if each.id not in begun
             ]
-            await transaction.save_movements([*granted, *(each for each in others if each != rows[each.id])])
+            await transaction.run(
+                rows.save_movements, [*granted, *(each for each in others if each != stored[each.id])]
+            )
         return granted, {each.id: each.reason for unit in seen for each in unit if each.id not in begun}
 
     async def _ledger(
-        self, rows: KeeperTransaction | KeeperStore, campaign: CampaignState, active: Active, now: datetime
+        self, run: Callable[..., Awaitable[Any]], campaign: CampaignState, active: Active, now: datetime
     ) -> Ledger:
-        budgets: list[Budget] = [each.budget for each in await rows.all_budgets()]
+        """The ledger, as `run` reads it: alone, or in a transaction that has locked it."""
+        budgets: list[Budget] = [each.budget for each in await run(rows.all_budgets)]
         is_hourly = any(each.per_hour is not None for each in budgets)
-        recent = await rows.granted_since(now - HOUR) if is_hourly else ()
-        going = await rows.going()
+        recent = await run(rows.granted_since, now - HOUR) if is_hourly else ()
+        going = await run(rows.going)
         # Those that leave do not stay, whatever was told of them before.
         leave = {each.instance for each in going}
         alive = {group: len(members - leave) for group, members in active.items()}
@@ -536,7 +540,7 @@ class Keeper:
 
     async def _active(self, groups: Collection[GroupId]) -> Active:
         """The active members of each of these groups, if a budget sets a minimum of any group."""
-        budgets = [each.budget for each in await self._store.all_budgets()]
+        budgets = [each.budget for each in await self._store.read(rows.all_budgets)]
         if not groups or not any(each.alive_min is not None for each in budgets):
             return {}
         wanted = sorted(groups)
@@ -555,24 +559,26 @@ class Keeper:
         """A campaign that was stopped or cancelled begins nothing more: withdraw what is planned, and skip the hosts that wait."""
         now = self._clock()
         why = f"its campaign is {campaign.life}"
-        planned = await self._store.movements_of(campaign.id, PLANNED)
+        planned = await self._store.read(rows.movements_of, campaign.id, PLANNED)
         await self._change(
             planned, lambda each: withdrawn(each, why, now) if each.life == "planned" else each
         )
         async with self._store.transaction() as transaction:
-            for host in await transaction.hosts_at(campaign.id, ("waiting", "emptying"), AVOIDED_MAX):
-                lives = await transaction.count_of_host(campaign.id, host.host)
+            for host in await transaction.run(
+                rows.hosts_at, campaign.id, ("waiting", "emptying"), AVOIDED_MAX
+            ):
+                lives = await transaction.run(rows.count_of_host, campaign.id, host.host)
                 if not any(lives.get(each) for each in OPEN):
                     left = structs.replace(host, left=0, moved=lives.get("done", 0))
-                    await transaction.save_host(campaign.id, staged(left, "skipped", now, why))
+                    await transaction.run(rows.save_host, campaign.id, staged(left, "skipped", now, why))
 
     async def _note_end(self, campaign: CampaignState) -> None:
         """Note whether the campaign has ended, and whether anything of it goes on."""
         async with self._store.transaction() as transaction:
-            current = await transaction.lock_campaign(campaign.id)
+            current = await transaction.run(rows.lock_campaign, campaign.id)
             if current is None:
                 return
-            stages = (await transaction.count_stages((campaign.id,))).get(campaign.id, {})
+            stages = (await transaction.run(rows.count_stages, (campaign.id,))).get(campaign.id, {})
             after = ends_as(current, stages)
             goes_on = any(stages.get(each) for each in OPEN_STAGES)
             if after.life in ("running", "paused") or (goes_on and after is current):
@@ -581,13 +587,13 @@ class Keeper:
                 ended = structs.replace(
                     after, ended_at=after.ended_at or (None if goes_on else self._clock())
                 )
-                await transaction.save_campaign(ended, is_open=goes_on)
+                await transaction.run(rows.save_campaign, ended, is_open=goes_on)
         log.info("campaign %s is %s %s", after.name, after.life, after.reason)
 
     async def _say(self) -> None:
         """Tell of what has changed, until the broker has it."""
         while True:
-            unsaid = await self._store.unsaid(ASKED_MAX)
+            unsaid = await self._store.read(rows.unsaid, ASKED_MAX)
             messages: list[Message] = [
                 CampaignChanged(campaign=each.id, state=each) for each in unsaid.campaigns
             ]
@@ -596,14 +602,14 @@ class Keeper:
             if not messages or not await self._station.publisher.send_within(SAY_S, messages):
                 return
             async with self._store.transaction() as transaction:
-                await transaction.note_said(unsaid)
+                await transaction.run(rows.note_said, unsaid)
 
     async def _forget(self) -> None:
         before = self._clock() - timedelta(seconds=self._settings.kept_s)
         gone = HELD_MAX
         while gone == HELD_MAX:
             async with self._store.transaction() as transaction:
-                gone = await transaction.forget(before, HELD_MAX)
+                gone = await transaction.run(rows.forget, before, HELD_MAX)
 
 
 def _first_of(units: Sequence[Sequence[Movement]], most: int) -> list[Sequence[Movement]]:

@@ -5,10 +5,10 @@ that: movements are granted under the lock of the ledger, and every other change
 ledger, campaigns, hosts, movements, each in the order of ids.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -30,8 +30,9 @@ from bus.messages.keeping import (
 from engine.inventories import ProviderId
 from keeper.core.campaigns import GOING, OPEN, OPEN_STAGES
 from keeper.tables import budgets, campaigns, hosts, ledger, movements
-from kit.sql import Database, DatabaseSettings, Transaction, among, insert, open_database, reads, runs
+from kit.sql import Database, DatabaseSettings, Transaction, among, insert, open_database, read_once
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
@@ -109,18 +110,26 @@ def campaign_page(
 def take(
     connection: Connection, holder: UUID, now: datetime, until: datetime, limit: int
 ) -> list[CampaignState]:
-    """Hold open campaigns until then: those that this keeper holds, and others that nobody holds any more."""
+    """Hold open campaigns until then: those that this keeper holds, and others that nobody holds any more. If there are more than so many,
+    those whose turn was longest ago.
+    """
     is_free = campaigns.c.holder.is_(None) | (campaigns.c.held_until <= now)
     found = sa.select(campaigns.c.id, campaigns.c.body).where(
         campaigns.c.is_open, (campaigns.c.holder == holder) | is_free
     )
-    rows = connection.execute(
-        found.order_by(campaigns.c.asked_at).limit(limit).with_for_update(skip_locked=True)
-    ).all()
+    in_turn = found.order_by(campaigns.c.held_until.nulls_first(), campaigns.c.asked_at).limit(limit)
+    rows = connection.execute(in_turn.with_for_update(skip_locked=True)).all()
+    taken = sa.update(campaigns).where(among(connection, campaigns.c.id, [row.id for row in rows]))
     if rows:
-        taken = sa.update(campaigns).where(among(connection, campaigns.c.id, [row.id for row in rows]))
         connection.execute(taken.values(holder=holder, held_until=until))
     return [_campaign(row.body) for row in rows]
+
+
+def held_by(connection: Connection, holder: UUID) -> set[CampaignId]:
+    return {
+        CampaignId(each)
+        for each in connection.scalars(sa.select(campaigns.c.id).where(campaigns.c.holder == holder))
+    }
 
 
 def let_go(connection: Connection, holder: UUID) -> None:
@@ -391,64 +400,23 @@ def forget(connection: Connection, before: datetime, limit: int) -> int:
     return len(gone)
 
 
-class KeeperTransaction:
-    """One transaction on the keeper's tables: all of its writes take effect, or none."""
-
-    def __init__(self, transaction: Transaction) -> None:
-        self._transaction = transaction
-
-    lock_ledger = runs(lock_ledger)
-    add_campaign = runs(add_campaign)
-    save_campaign = runs(save_campaign)
-    lock_campaign = runs(lock_campaign)
-    campaigns_called = runs(campaigns_called)
-    others_with = runs(others_with)
-    add_hosts = runs(add_hosts)
-    hosts_at = runs(hosts_at)
-    lock_host = runs(lock_host)
-    save_host = runs(save_host)
-    count_stages = runs(count_stages)
-    count_of_host = runs(count_of_host)
-    add_movements = runs(add_movements)
-    lock_movements = runs(lock_movements)
-    movements_of = runs(movements_of)
-    save_movements = runs(save_movements)
-    going = runs(going)
-    granted_since = runs(granted_since)
-    all_budgets = runs(all_budgets)
-    save_budget = runs(save_budget)
-    delete_budget = runs(delete_budget)
-    take = runs(take)
-    let_go = runs(let_go)
-    note_said = runs(note_said)
-    forget = runs(forget)
-
-
 class KeeperStore:
+    """The database. The functions of this file run in its transactions: `transaction.run(lock_ledger)`; or alone, if they only read."""
+
     def __init__(self, url: str | Database, *, settings: DatabaseSettings | None = None) -> None:
         self._database = open_database(url, settings=settings)
 
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[KeeperTransaction]:
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """A new transaction. It commits at the end of its context, and rolls back on any exception."""
-        async with self._database.writing() as transaction:
-            yield KeeperTransaction(transaction)
+        return self._database.writing()
+
+    async def read(
+        self, query: Callable[Concatenate[Connection, P], T], *values: P.args, **named: P.kwargs
+    ) -> T:
+        return await read_once(self._database, query, *values, **named)
 
     async def close(self) -> None:
         await self._database.close()
-
-    campaigns_called = reads(campaigns_called)
-    campaign_page = reads(campaign_page)
-    host_page = reads(host_page)
-    count_stages = reads(count_stages)
-    count_lives = reads(count_lives)
-    movements_of = reads(movements_of)
-    movement_page = reads(movement_page)
-    going = reads(going)
-    granted_since = reads(granted_since)
-    ended_since = reads(ended_since)
-    all_budgets = reads(all_budgets)
-    unsaid = reads(unsaid)
 
 
 def counted(

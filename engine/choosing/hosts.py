@@ -540,7 +540,7 @@ class Hosts:
         domains = self.columns.domain(level)
         counts, known = self._draft.members(group)
         inside = np.bincount(domains, weights=counts)
-        for each in known:
+        for each in known if mover is not None else ():
             if each.consumer == mover and (row := self.picture.row_of(each.host)) >= 0:
                 inside[domains[row]] -= 1
         return inside[self.of(domains)].astype(np.int64) + self.taken

@@ -9,7 +9,7 @@ planned ──▶ granted ──▶ moving ──▶ done
 planned ──▶ withdrawn      the campaign has ended, or the instance has left by itself
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import uuid5
 
@@ -108,6 +108,16 @@ def staged(host: CampaignHost, stage: HostStage, now: datetime, reason: str = ""
     )
 
 
+def why_not_emptied(work: Work, told: HostState | None) -> str:
+    """Why a host is not emptied any more: a person's order for it wins. Empty if it is, or if schedulers do not know it."""
+    if told is None:
+        return ""
+    if work.kind == "evacuate":
+        return "it is up again" if told.up else ""
+    by = f" by {told.setting.by}" if told.setting.by else ""
+    return "" if told.setting.mode == "draining" else f"it was set {told.setting.mode}{by}"
+
+
 def emptied(host: CampaignHost, work: Work, now: datetime) -> CampaignHost:
     """The host after all that was on it has left, or stays for good."""
     if host.stay:
@@ -149,20 +159,15 @@ def ends_as(campaign: CampaignState, stages: Mapping[str, int]) -> CampaignState
 # Guests
 
 
-def guests_of(found: Sequence[InstanceState]) -> list[InstanceState]:
-    """Those of these instances that are on the host they name. One in error is there only if it keeps its host."""
-    return [
-        each
-        for each in found
-        if each.state != "deleted" and (each.state != "error" or each.keeps_share or each.rebuild)
-    ]
+def is_guest(told: InstanceState) -> bool:
+    """Is this instance on the host that it names? One in error is there only if it keeps its host."""
+    return told.state != "deleted" and (told.state != "error" or told.keeps_share or told.rebuild is not None)
 
 
 def planned_for(
     campaign: CampaignState,
     host: CampaignHost,
-    guests: Sequence[InstanceState],
-    details: Sequence[InstanceDetails],
+    guests: Sequence[tuple[InstanceState, InstanceDetails]],
     now: datetime,
 ) -> list[Movement]:
     """A movement for each guest of a host."""
@@ -182,7 +187,7 @@ def planned_for(
             priority=told.priority,
             asked_at=now,
         )
-        for each, told in zip(guests, details, strict=True)
+        for each, told in guests
     ]
 
 
@@ -297,12 +302,3 @@ def _after_move(movement: Movement, told: InstanceState, move: Move, now: dateti
         why = [move.failure or move.outcome, *(f"{each.host}: {each.reason}" for each in told.failures)]
         return failed(movement, "; ".join(why), now)
     return structs.replace(movement, life="done", to=told.host, reason="", ended_at=now)
-
-
-def left_behind(movements: Sequence[Movement], guests: Collection[object], now: datetime) -> list[Movement]:
-    """The planned movements whose instances are not on their host any more: they need not move."""
-    return [
-        withdrawn(each, "it has left its host by itself", now)
-        for each in movements
-        if each.life == "planned" and each.instance not in guests
-    ]

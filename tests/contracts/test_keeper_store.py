@@ -21,6 +21,7 @@ from bus.messages.keeping import (
 )
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, ProviderId
+from keeper import store_sql as rows
 from keeper.core.campaigns import GOING, OPEN, WAITING
 from keeper.store_sql import KeeperStore, Unsaid
 from tests.contracts.stores import STORES, open_keeper_store
@@ -68,43 +69,44 @@ def movement(number: int, of: int = 1, **fields: Any) -> Movement:
 async def begin(store: KeeperStore, number: int = 1, *hosts: int) -> CampaignState:
     made = campaign(number)
     async with store.transaction() as transaction:
-        await transaction.add_campaign(made)
-        await transaction.add_hosts(made.id, [host(each) for each in hosts or (number,)])
+        await transaction.run(rows.add_campaign, made)
+        await transaction.run(rows.add_hosts, made.id, [host(each) for each in hosts or (number,)])
     return made
 
 
 async def test_a_campaign_is_held_by_one_keeper_until_its_lease_ends(store: KeeperStore) -> None:
     made = await begin(store)
     async with store.transaction() as transaction:
-        assert await transaction.take(ONE, NOON, LATER, 9) == [made]
+        assert await transaction.run(rows.take, ONE, NOON, LATER, 9) == [made]
     async with store.transaction() as transaction:
-        assert await transaction.take(TWO, NOON, LATER, 9) == []
-        assert await transaction.take(ONE, NOON, LATER, 9) == [made]
+        assert await transaction.run(rows.held_by, ONE) == {made.id}
+        assert await transaction.run(rows.take, TWO, NOON, LATER, 9) == []
+        assert await transaction.run(rows.take, ONE, NOON, LATER, 9) == [made]
     async with store.transaction() as transaction:
-        assert await transaction.take(TWO, LATER, LATER + timedelta(1), 9) == [made]
-        await transaction.let_go(ONE)
-        assert await transaction.take(ONE, LATER, LATER + timedelta(1), 9) == []
-        await transaction.let_go(TWO)
-        assert await transaction.take(ONE, LATER, LATER + timedelta(1), 9) == [made]
-        await transaction.save_campaign(made, is_open=False)
-        assert await transaction.take(ONE, LATER, LATER + timedelta(1), 9) == []
+        assert await transaction.run(rows.take, TWO, LATER, LATER + timedelta(1), 9) == [made]
+        await transaction.run(rows.let_go, ONE)
+        assert await transaction.run(rows.take, ONE, LATER, LATER + timedelta(1), 9) == []
+        await transaction.run(rows.let_go, TWO)
+        assert await transaction.run(rows.take, ONE, LATER, LATER + timedelta(1), 9) == [made]
+        await transaction.run(rows.save_campaign, made, is_open=False)
+        assert await transaction.run(rows.take, ONE, LATER, LATER + timedelta(1), 9) == []
 
 
 async def test_a_host_is_in_one_campaign_that_goes_on(store: KeeperStore) -> None:
     first = await begin(store, 1, 1, 2)
     async with store.transaction() as transaction:
         ids = [ProviderId(UUID(int=number)) for number in (1, 3)]
-        assert await transaction.others_with(ids) == {ids[0]: "spring-1"}
-        await transaction.add_campaign(campaign(2))
-        assert await transaction.add_hosts(CampaignId(TWO), [host(1), host(3)]) == 1
+        assert await transaction.run(rows.others_with, ids) == {ids[0]: "spring-1"}
+        await transaction.run(rows.add_campaign, campaign(2))
+        assert await transaction.run(rows.add_hosts, CampaignId(TWO), [host(1), host(3)]) == 1
         # When it has ended there, another campaign may have it.
-        await transaction.save_host(first.id, host(1, stage="done"))
-        assert await transaction.add_hosts(CampaignId(TWO), [host(1)]) == 1
-    assert await store.host_page(first.id, None, 1) == [host(1, stage="done")]
-    assert await store.host_page(first.id, ProviderId(ONE), 5) == [host(2)]
-    assert await store.count_stages([first.id]) == {first.id: {"done": 1, "waiting": 1}}
+        await transaction.run(rows.save_host, first.id, host(1, stage="done"))
+        assert await transaction.run(rows.add_hosts, CampaignId(TWO), [host(1)]) == 1
+    assert await store.read(rows.host_page, first.id, None, 1) == [host(1, stage="done")]
+    assert await store.read(rows.host_page, first.id, ProviderId(ONE), 5) == [host(2)]
+    assert await store.read(rows.count_stages, [first.id]) == {first.id: {"done": 1, "waiting": 1}}
     async with store.transaction() as transaction:
-        assert await transaction.hosts_at(first.id, WAITING, 5) == [host(2)]
+        assert await transaction.run(rows.hosts_at, first.id, WAITING, 5) == [host(2)]
 
 
 async def test_an_instance_has_one_movement_and_one_that_ended_well_is_planned_again(
@@ -112,33 +114,38 @@ async def test_an_instance_has_one_movement_and_one_that_ended_well_is_planned_a
 ) -> None:
     await begin(store)
     async with store.transaction() as transaction:
-        await transaction.add_movements([movement(1), movement(2)])
+        await transaction.run(rows.add_movements, [movement(1), movement(2)])
         # The same ones again; and one of an instance that another campaign moves.
-        await transaction.add_movements([movement(1, reason="again"), movement(3, of=2, instance=2)])
-    assert await store.movements_of(CampaignId(ONE), OPEN) == [movement(1), movement(2)]
-    assert await store.movements_of(CampaignId(TWO), OPEN) == []
+        await transaction.run(
+            rows.add_movements, [movement(1, reason="again"), movement(3, of=2, instance=2)]
+        )
+    assert await store.read(rows.movements_of, CampaignId(ONE), OPEN) == [movement(1), movement(2)]
+    assert await store.read(rows.movements_of, CampaignId(TWO), OPEN) == []
 
     ended = [movement(1, life="done", ended_at=LATER), movement(2, life="given_up", ended_at=LATER)]
     async with store.transaction() as transaction:
-        await transaction.save_movements(ended)
-    assert await store.ended_since(NOON) == (1, LATER)
+        await transaction.run(rows.save_movements, ended)
+    assert await store.read(rows.ended_since, NOON) == (1, LATER)
     async with store.transaction() as transaction:
-        await transaction.add_movements([movement(1), movement(2)])
-        assert await transaction.count_of_host(CampaignId(ONE), "h1") == {"planned": 1, "given_up": 1}
+        await transaction.run(rows.add_movements, [movement(1), movement(2)])
+        assert await transaction.run(rows.count_of_host, CampaignId(ONE), "h1") == {
+            "planned": 1,
+            "given_up": 1,
+        }
 
 
 async def test_what_goes_on_is_found_and_what_was_granted_within_an_hour(store: KeeperStore) -> None:
     granted = movement(1, life="granted", granted_at=LATER)
     done = movement(2, life="done", granted_at=NOON, ended_at=LATER)
     async with store.transaction() as transaction:
-        await transaction.lock_ledger()
-        await transaction.add_movements([movement(1), movement(2), movement(4)])
-        await transaction.save_movements([granted, done])
-        assert await transaction.lock_movements([granted.id]) == [granted]
-    assert await store.going() == [granted]
-    assert await store.movements_of(CampaignId(ONE), GOING, "h1") == [granted]
-    assert await store.granted_since(NOON) == [granted]
-    assert {each.id.int for each in await store.granted_since(NOON - timedelta(1))} == {1, 2}
+        await transaction.run(rows.lock_ledger)
+        await transaction.run(rows.add_movements, [movement(1), movement(2), movement(4)])
+        await transaction.run(rows.save_movements, [granted, done])
+        assert await transaction.run(rows.lock_movements, [granted.id]) == [granted]
+    assert await store.read(rows.going) == [granted]
+    assert await store.read(rows.movements_of, CampaignId(ONE), GOING, "h1") == [granted]
+    assert await store.read(rows.granted_since, NOON) == [granted]
+    assert {each.id.int for each in await store.read(rows.granted_since, NOON - timedelta(1))} == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -154,11 +161,11 @@ async def test_what_goes_on_is_found_and_what_was_granted_within_an_hour(store: 
 )
 async def test_movements_are_found(store: KeeperStore, question: AskMovements, numbers: list[int]) -> None:
     async with store.transaction() as transaction:
-        await transaction.add_movements([movement(1), movement(2), movement(3, host="h2")])
-        await transaction.save_movements([movement(2, life="done")])
-    found = await store.movement_page(question, None, 9)
+        await transaction.run(rows.add_movements, [movement(1), movement(2), movement(3, host="h2")])
+        await transaction.run(rows.save_movements, [movement(2, life="done")])
+    found = await store.read(rows.movement_page, question, None, 9)
     assert [each.id.int for each in found] == numbers
-    assert await store.movement_page(question, CampaignId(TWO), 9) == []
+    assert await store.read(rows.movement_page, question, CampaignId(TWO), 9) == []
 
 
 async def test_campaigns_are_found_by_name_and_id_and_the_newest_first(store: KeeperStore) -> None:
@@ -166,37 +173,37 @@ async def test_campaigns_are_found_by_name_and_id_and_the_newest_first(store: Ke
     same = campaign(3, name="spring-1", asked_at=LATER)
     async with store.transaction() as transaction:
         for each in (old, new, same):
-            await transaction.add_campaign(each)
-        await transaction.save_campaign(same, is_open=False)
-    assert await store.campaigns_called("spring-1") == [old]
-    assert await store.campaigns_called(str(UUID(int=3))) == [same]
-    assert await store.campaigns_called("nobody") == []
-    assert await store.campaign_page(None, 9, ended=False) == [new, old]
-    assert await store.campaign_page(None, 2, ended=True) == [same, new]
-    assert await store.campaign_page(new.id, 9, ended=True) == [old]
+            await transaction.run(rows.add_campaign, each)
+        await transaction.run(rows.save_campaign, same, is_open=False)
+    assert await store.read(rows.campaigns_called, "spring-1") == [old]
+    assert await store.read(rows.campaigns_called, str(UUID(int=3))) == [same]
+    assert await store.read(rows.campaigns_called, "nobody") == []
+    assert await store.read(rows.campaign_page, None, 9, ended=False) == [new, old]
+    assert await store.read(rows.campaign_page, None, 2, ended=True) == [same, new]
+    assert await store.read(rows.campaign_page, new.id, 9, ended=True) == [old]
 
 
 async def test_what_was_said_is_noted_unless_it_has_changed_since(store: KeeperStore) -> None:
     made = await begin(store, 1, 1, 2)
     async with store.transaction() as transaction:
-        await transaction.add_movements([movement(1)])
+        await transaction.run(rows.add_movements, [movement(1)])
         # Nobody listens for plans.
-        assert (await store.unsaid(9)).movements == []
-        await transaction.save_movements([movement(1, life="granted")])
-    unsaid = await store.unsaid(9)
+        assert (await store.read(rows.unsaid, 9)).movements == []
+        await transaction.run(rows.save_movements, [movement(1, life="granted")])
+    unsaid = await store.read(rows.unsaid, 9)
     assert unsaid == Unsaid([made], [(made.id, host(1)), (made.id, host(2))], [movement(1, life="granted")])
 
     async with store.transaction() as transaction:
-        await transaction.save_movements([movement(1, life="moving")])
-        await transaction.save_host(made.id, host(2, left=5), is_news=False)
-        await transaction.note_said(unsaid)
+        await transaction.run(rows.save_movements, [movement(1, life="moving")])
+        await transaction.run(rows.save_host, made.id, host(2, left=5), is_news=False)
+        await transaction.run(rows.note_said, unsaid)
 
-    left = await store.unsaid(9)
+    left = await store.read(rows.unsaid, 9)
     assert left == Unsaid([], [(made.id, host(2, left=5))], [movement(1, life="moving")])
     async with store.transaction() as transaction:
-        await transaction.note_said(left)
-        await transaction.save_host(made.id, host(2, left=4), is_news=False)
-    assert await store.unsaid(9) == Unsaid([], [], [])
+        await transaction.run(rows.note_said, left)
+        await transaction.run(rows.save_host, made.id, host(2, left=4), is_news=False)
+    assert await store.read(rows.unsaid, 9) == Unsaid([], [], [])
 
 
 async def test_budgets_are_kept_by_their_names(store: KeeperStore) -> None:
@@ -205,22 +212,34 @@ async def test_budgets_are_kept_by_their_names(store: KeeperStore) -> None:
     other = BudgetState(budget=Budget(name="a", scope="cell", at_once=1))
     async with store.transaction() as transaction:
         for each in (budget, other, more):
-            await transaction.save_budget(each)
-        assert await transaction.all_budgets() == [other, more]
-        assert await transaction.delete_budget("b") == more
-        assert await transaction.delete_budget("b") is None
-    assert await store.all_budgets() == [other]
+            await transaction.run(rows.save_budget, each)
+        assert await transaction.run(rows.all_budgets) == [other, more]
+        assert await transaction.run(rows.delete_budget, "b") == more
+        assert await transaction.run(rows.delete_budget, "b") is None
+    assert await store.read(rows.all_budgets) == [other]
 
 
 async def test_old_campaigns_are_forgotten_with_all_that_they_had(store: KeeperStore) -> None:
     made = await begin(store)
     kept = await begin(store, 2)
     async with store.transaction() as transaction:
-        await transaction.add_movements([movement(1, life="done")])
-        assert await transaction.forget(LATER, 9) == 0
-        await transaction.save_campaign(made, is_open=False)
-        assert await transaction.forget(NOON, 9) == 0
-        assert await transaction.forget(LATER, 9) == 1
-    assert await store.campaign_page(None, 9, ended=True) == [kept]
-    assert await store.movement_page(AskMovements(ended=True), None, 9) == []
-    assert await store.host_page(made.id, None, 9) == []
+        await transaction.run(rows.add_movements, [movement(1, life="done")])
+        assert await transaction.run(rows.forget, LATER, 9) == 0
+        await transaction.run(rows.save_campaign, made, is_open=False)
+        assert await transaction.run(rows.forget, NOON, 9) == 0
+        assert await transaction.run(rows.forget, LATER, 9) == 1
+    assert await store.read(rows.campaign_page, None, 9, ended=True) == [kept]
+    assert await store.read(rows.movement_page, AskMovements(ended=True), None, 9) == []
+    assert await store.read(rows.host_page, made.id, None, 9) == []
+
+
+async def test_of_many_campaigns_each_has_its_turn(store: KeeperStore) -> None:
+    for number in (1, 2, 3):
+        await begin(store, number)
+    turns = []
+    for second in (1, 2, 3):
+        async with store.transaction() as transaction:
+            until = LATER + timedelta(seconds=second)
+            turns += [each.id.int for each in await transaction.run(rows.take, ONE, NOON, until, 2)]
+    assert {*turns[:4]} == {1, 2, 3}, "in two turns each has had one"
+    assert 2 in turns[4:]

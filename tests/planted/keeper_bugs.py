@@ -66,7 +66,7 @@ _changed(
 # What another keeper granted since the plan was made is granted once more, under another request.
 _changed(
     *("what was granted meanwhile is granted again", Keeper, "_decided"),
-    *("if rows.get(each.id) == was[each.id]", "if each.id in rows", "doubled"),
+    *("if stored.get(each.id) == was[each.id]", "if each.id in stored", "doubled"),
 )
 _changed(
     *("an order takes an instance from where a person has put it", moves, "_problem_with_values"),
