@@ -668,31 +668,28 @@ def _counts(counts: Mapping[str, int]) -> str:
 NAMED_SHOWN_MAX = 3
 
 
-def hosts_in_words(work: Work) -> str:
+def _hosts_in_words(work: Work) -> str:
     """Which hosts a campaign is over."""
-    more = len(work.hosts) - NAMED_SHOWN_MAX
-    named = ", ".join(work.hosts[:NAMED_SHOWN_MAX]) + (f" and {more:,} more" if more > 0 else "")
+    more = f" and {len(work.hosts) - NAMED_SHOWN_MAX:,} more" if len(work.hosts) > NAMED_SHOWN_MAX else ""
     filters = {"cell": work.cell, "domain": work.place, "mode": work.mode}
-    return named or ", ".join(f"{name} {value}" for name, value in filters.items() if value)
+    chosen = ", ".join(f"{name} {value}" for name, value in filters.items() if value)
+    return chosen or ", ".join(work.hosts[:NAMED_SHOWN_MAX]) + more
 
 
-def _work_in_words(work: Work) -> str:
-    return f"{work.kind} {hosts_in_words(work)}"
-
-
-def _facts_of_work(work: Work) -> Iterator[tuple[str, str]]:
-    yield "what", work.kind
-    yield "over", escape(hosts_in_words(work))
-    if work.kind == "restart":
-        yield "hook", f"{escape(work.hook)}, at most {work.hook_s:,} s; heard again within {work.whole_s:,} s"
-    elif work.kind == "drain":
-        yield "then", work.then
-    yield "at once", f"hosts {work.at_once:,}, guests {work.guests_at_once:,}"
-    yield "canary", f"{work.canary:,}" if work.canary else ""
-    yield "failures", f"stops at {work.failures_max:,}"
-    yield "to", escape(", ".join(work.to))
-    yield "waits", f"at most {work.wait_s:,} s for room" if work.wait_s else ""
-    yield "reason", escape(work.reason)
+def _facts_of_work(work: Work) -> Facts:
+    return (
+        ("what", work.kind),
+        ("over", escape(_hosts_in_words(work))),
+        ("then", work.then if work.kind == "drain" else ""),
+        ("hook", f"{escape(work.hook)}, at most {work.hook_s:,} s" if work.hook else ""),
+        ("back", f"within {work.whole_s:,} s" if work.hook else ""),
+        ("at once", f"hosts {work.at_once:,}, guests {work.guests_at_once:,}"),
+        ("canary", f"{work.canary:,}" if work.canary else ""),
+        ("failures", f"stops at {work.failures_max:,}"),
+        ("to", escape(", ".join(work.to))),
+        ("waits", f"at most {work.wait_s:,} s for room" if work.wait_s else ""),
+        ("reason", escape(work.reason)),
+    )
 
 
 def _called(each: CampaignState) -> str:
@@ -712,7 +709,7 @@ CAMPAIGN = ResourceKind[CampaignState](
     columns=Columns(
         {
             "campaign": _called,
-            "what": lambda each: _work_in_words(each.work),
+            "what": lambda each: f"{each.work.kind} {_hosts_in_words(each.work)}",
             "state": lambda each: styled(_coloured(each.life)),
             "hosts": lambda each: _progress(
                 sum(each.hosts.get(stage, 0) for stage in ("done", "failed", "skipped")),
@@ -785,9 +782,10 @@ def _limited(state: BudgetState) -> str:
     """What a budget limits."""
     budget = state.budget
     each = "the cloud" if budget.scope == "cloud" else f"each {budget.scope}"
-    level = f" of level {budget.level}" if budget.scope == "domain" and not budget.of else ""
-    side = f", {budget.side}" if budget.side else ""
-    return f"{f'{budget.scope} {budget.of}' if budget.of else each}{level}{side}"
+    level = f" of level {budget.level}" if budget.level else ""
+    return (f"{budget.scope} {budget.of}" if budget.of else f"{each}{level}") + (
+        f", {budget.side}" if budget.side else ""
+    )
 
 
 def _used(used: int, most: int | None) -> str | Amount:

@@ -24,6 +24,7 @@ from bus.messages.catalog import NamedImage, is_image_source
 from bus.messages.cell import CONSOLE_BYTES_MAX, ConsoleFound
 from bus.messages.cloud import (
     FILL_PARTS,
+    TILE_STATES,
     CellFill,
     CellState,
     ClassUse,
@@ -129,6 +130,7 @@ __all__ = [
     "CONSOLE_BYTES_MAX",
     "FILL_PARTS",
     "LOCAL",
+    "TILE_STATES",
     "AggregateState",
     "Ambiguous",
     "AttemptFailed",

@@ -98,13 +98,15 @@ class Client(
             names = {each.cell for each in hosts}
             if cell and cell not in names:
                 raise NotFound("cell", cell, near=near(cell, names))
+            workers = (seen := await self.overview(once=True)).workers
             options = AuditOptions(
                 settle=timedelta(seconds=settle_s),
                 heals=heal,
                 removes_strays=remove_strays,
                 cell=cell,
                 host=(await self.show_host(host)).id if host else None,
-                keepers=True,
+                # Where none was ever heard, there is nothing to judge.
+                keepers=seen.workers_left_out > 0 or any(each.beat.role == "keeper" for each in workers),
             )
             reader = self._books(hosts, cells, below)
             return await audited(reader, options, tell, hosts=hosts, nova=nova, ironic=ironic)

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from engine.places import domain_of, is_within
-from moor.client import FILL_PARTS, CampaignDetails, CampaignHost, Client, Movement
+from moor.client import FILL_PARTS, TILE_STATES, CampaignDetails, CampaignHost, Client, Movement
 from moor.client.keeping import goes_on
 from moor.dashboard.rendering import (
     PAGE,
@@ -30,11 +30,13 @@ from moor.dashboard.rendering import (
 )
 from moor.resource_commands import items_of
 from moor.resources import BUDGET, CAMPAIGN, HOST, HOSTS_OF_CAMPAIGN, MOVEMENT, HostShown
+from scheduler_worker.hosts import state_of
 
 LOOK_S = 5.0
 # Places of hosts seldom change, and to read all hosts is dear.
 HOSTS_KEPT_S = 30.0
 CAMPAIGNS_SHOWN_MAX = 20
+LETTERS = {state: letter for letter, state in TILE_STATES.items()}
 # Of each campaign's hosts that are out or have failed.
 OUT_SHOWN_MAX = 20
 
@@ -84,15 +86,10 @@ def domain_at(place: str, domain: Domain) -> Domain | None:
 
 
 def tile_of(shown: HostShown) -> str:
-    host, mode = shown.host, shown.host.setting.mode
-    if mode in ("dead", "down"):
-        return "x" if mode == "dead" else "d"
-    if host.must_clean or not host.up:
-        return "c" if host.must_clean else "s"
-    if mode == "draining" or not shown.uses:
-        return "r" if mode == "draining" else "?"
-    fullest = max(each.used / each.capacity if each.capacity else 0.0 for each in shown.uses.values())
-    return "f" if fullest >= 1 else str(int(fullest * FILL_PARTS))
+    if letter := LETTERS.get(state_of(shown.host)):
+        return letter
+    fullest = [each.used / each.capacity if each.capacity else 0.0 for each in (shown.uses or {}).values()]
+    return "f" if fullest and max(fullest) >= 1 else str(int(max(fullest) * FILL_PARTS)) if fullest else "?"
 
 
 class KeepingPages(PageRenderer):

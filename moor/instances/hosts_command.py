@@ -386,7 +386,7 @@ def drain(
     It is a campaign of this host alone (`moor campaign`). Ctrl-C cancels it, and shows which instances are still there: what moves
     already goes on, and the host stays draining until `moor host set HOST up`.
     """
-    how = _how(to, wait_for_room, at_once, timeout)
+    how = {"hosts": to or (), "at_once": at_once, "timeout_s": timeout, "wait": wait_for_room or 0}
     _show_emptied(
         with_client(bus, lambda moor: _stopped(moor.drain, host, reason=reason, **how), operates=True)
     )
@@ -439,7 +439,9 @@ def evacuate(
         elif heard_at and (unheard := now() - heard_at) < HEARD:
             doubt = f"{name} is set down, and was heard {max(unheard.total_seconds(), 0):.0f} s ago: if its instances still run, second copies run beside them"
             be_sure(doubt, f"Evacuate {name}?", yes=yes)
-        return await _stopped(moor.evacuate_host, name, **_how(to, wait_for_room, at_once, timeout))
+        how = {"hosts": to or (), "at_once": at_once, "timeout_s": timeout}
+        waits = {} if wait_for_room is None else {"wait": wait_for_room}
+        return await _stopped(moor.evacuate_host, name, **how, **waits)
 
     _show_emptied(with_client(bus, work, operates=True))
 
@@ -455,13 +457,6 @@ async def _down(moor: Client, host: str) -> HostState | None:
     if found.up:
         fail(f"{host} is up, so nothing was evacuated: `moor host set {host} down` first", NOT_DONE)
     return found
-
-
-def _how(
-    to: Sequence[str] | None, wait_for_room: int | None, at_once: int, timeout_s: float
-) -> dict[str, Any]:
-    waits = {} if wait_for_room is None else {"wait": wait_for_room}
-    return {"hosts": to or (), "at_once": at_once, "timeout_s": timeout_s, **waits}
 
 
 async def _stopped(empty: Callable[..., Awaitable[Emptied]], host: str, **how: Any) -> Emptied:

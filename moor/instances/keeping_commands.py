@@ -20,7 +20,6 @@ from moor.client import (
     BudgetScope,
     BudgetState,
     CampaignDetails,
-    CampaignHost,
     CampaignKind,
     CampaignPlanned,
     CampaignState,
@@ -211,18 +210,6 @@ def plan(
         raise click.exceptions.Exit(NOT_DONE)
 
 
-PLANNED_HOSTS = Columns[CampaignHost](
-    {
-        "host": lambda each: each.host,
-        "cell": lambda each: each.cell,
-        "place": lambda each: each.place,
-        "guests": lambda each: f"{each.left:,}",
-        "stay": lambda each: f"{each.stay:,}" if each.stay else "",
-        "reason": lambda each: each.reason,
-    },
-    prose=("reason",),
-    numbers=("guests", "stay"),
-)
 PLANNED = Columns[PlannedMovement](
     {
         "instance": lambda each: str(each.instance),
@@ -238,7 +225,7 @@ PLANNED = Columns[PlannedMovement](
 
 
 def _print_plan(found: CampaignPlanned) -> None:
-    print_table(found.hosts, PLANNED_HOSTS)
+    print_table(found.hosts, HOSTS_OF_CAMPAIGN)
     if found.movements:
         out.print()
         print_table(found.movements, PLANNED)

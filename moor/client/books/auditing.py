@@ -46,12 +46,6 @@ from moor.client.books.instance_rules import (
     way_back_of,
     whereabouts,
 )
-from moor.client.books.keeping_rules import (
-    faults_of_budgets,
-    faults_of_claims,
-    faults_of_movements,
-    is_claim_suspect,
-)
 from moor.client.books.rules import (
     HeldByNova,
     NeededClaims,
@@ -60,8 +54,12 @@ from moor.client.books.rules import (
     NovaBooks,
     NovaToAsk,
     faults_alone,
+    faults_of_budgets,
+    faults_of_claims,
+    faults_of_movements,
     faults_on_nodes,
     is_claim_alone,
+    is_claim_suspect,
     lost_from_node,
     nodes_of,
     of_nobody,
@@ -411,10 +409,9 @@ class Audit:
             api, AskMovements(limit=MOVEMENTS_PAGE), MovementsFound, lambda page: page.movements
         )
         budgets = await items_of(api, AskBudgets(), BudgetsFound, lambda page: page.budgets)
-        ids = {each.instance: None for each in going}
         rows = [
             each
-            for some in batches_of([*ids], MOVEMENTS_PAGE)
+            for some in batches_of([*dict.fromkeys(each.instance for each in going)], MOVEMENTS_PAGE)
             for each in await items_of(
                 api,
                 AskInstances(instances=tuple(some), limit=MOVEMENTS_PAGE),

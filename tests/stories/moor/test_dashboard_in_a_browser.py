@@ -5,7 +5,10 @@ loaded from elsewhere.
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, Request, async_playwright
@@ -16,12 +19,15 @@ from bus.message import Parcel
 from bus.topology import DEAD
 from tests.contracts.stage import send
 from tests.servers.installed import Software, program_of
+from tests.stories.moor.moor_process import Up
 from tests.stories.moor.test_moor_dashboard import HOST, a_cloud, printed_address
+from tests.waiting import until
 
 LONG_NAME = "a-name-without-any-space-" * 10
 PAGES = (
     *("/", "/workers", "/instances", "/waiting", "/moves", "/hosts", "/hosts/harbour/harbour-host-00001"),
     *("/groups", "/aggregates", "/nodes", "/ring", "/dead", "/why?vcpus=8000", "/nowhere"),
+    *("/keeping", "/campaigns?ended=1", "/movements?ended=1"),
 )
 
 
@@ -113,15 +119,9 @@ async def test_tiles_are_drawn_the_page_is_live_and_an_operator_orders_by_the_ke
         await page.keyboard.type("a fan is loud")
         await tab_to(page, "Drain it: move")
         await page.keyboard.press("Enter")
-        # The page looks again by itself until the drain has ended.
         await page.get_by_role("heading", name=f"Drain harbour/{HOST} done").wait_for()
-        await page.get_by_text("have left harbour").wait_for()
-        setting = (await cloud.json("host", "show", HOST))["setting"]
-        assert (setting["mode"], setting["reason"], setting["by"]) == (
-            *("draining", "a fan is loud"),
-            "moor-operator for admin",
-        )
-        assert all(each["host"] != HOST for each in await cloud.json("list"))
+        await page.get_by_role("link", name="How far it is").wait_for()
+        await until(partial(ended, cloud), "the campaign has ended", itemgetter("ended_at"))
 
         # Back and again: the form that was sent is not sent twice.
         await page.go_back()
@@ -144,6 +144,44 @@ async def test_tiles_are_drawn_the_page_is_live_and_an_operator_orders_by_the_ke
         assert wrong == []
 
 
+async def ended(cloud: Up) -> dict[str, Any]:
+    campaign: dict[str, Any]
+    (campaign,) = await cloud.json("campaign", "list", "--all")
+    return campaign
+
+
+async def test_the_page_of_keeping_is_live_and_a_tile_of_a_domain_opens_its_host(home: Path) -> None:
+    async with (
+        a_cloud(home) as (cloud, client),
+        a_browser() as browser,
+        opened(browser, str(client.base_url)) as (page, wrong),
+    ):
+        await cloud.json("boot", "--vcpus", "1", "--count", "6", "--name", "web")
+        await page.goto("/keeping")
+        await page.get_by_text("No campaign goes on.").wait_for()
+        quiet = ("--quiet", "00:00-12:00", "--quiet", "12:00-00:00")
+        await cloud.json("budget", "set", "always", "--scope", "cloud", *quiet)
+        await cloud.json("campaign", "start", "drain", HOST, "--name", "kernel", "--reason", "a fan is loud")
+        await page.get_by_role("heading", name="kernel").wait_for()
+        await page.get_by_text("budget always: quiet until").first.wait_for()
+        await cloud.json("budget", "delete", "always")
+        campaign = await until(partial(ended, cloud), "it has ended", itemgetter("ended_at"))
+        assert campaign["life"] == "done"
+        await page.get_by_text("No campaign goes on.").wait_for()
+        setting = (await cloud.json("host", "show", HOST))["setting"]
+        assert (setting["mode"], setting["reason"]) == ("draining", "a fan is loud (campaign kernel)")
+        assert all(each["host"] != HOST for each in await cloud.json("list"))
+
+        # The hosts have no places.
+        tiles = page.locator("canvas.tiles")
+        await tiles.focus()
+        await page.keyboard.press("ArrowRight")
+        await page.get_by_text("host 2 of").wait_for()
+        await page.keyboard.press("Enter")
+        await page.get_by_role("heading", name="harbour-host-00002").wait_for()
+        assert wrong == []
+
+
 async def test_pages_are_accessible_and_fit_a_narrow_screen(home: Path) -> None:
     async with a_cloud(home, "--nodes", "2") as (cloud, client), a_browser() as browser:
         web = await cloud.json("boot", "--vcpus", "1", "--name", "web")
@@ -153,6 +191,8 @@ async def test_pages_are_accessible_and_fit_a_narrow_screen(home: Path) -> None:
         await cloud.run("aggregate", "create", LONG_NAME)
         (group,) = await cloud.json("group", "list")
         node, *_ = await cloud.json("node", "list")
+        await cloud.json("budget", "set", "hosts", "--scope", "host", "--side", "out", "--at-once", "2")
+        begun = await cloud.json("campaign", "start", "drain", HOST, "--name", LONG_NAME[:200])
         odd = Parcel(DEAD, "placement.work", b"x" * 1000, headers={message.REASON: LONG_NAME})
         await send(broker_at(cloud.url), odd)
         (letter,) = await cloud.json("dead", "list")
@@ -162,6 +202,7 @@ async def test_pages_are_accessible_and_fit_a_narrow_screen(home: Path) -> None:
             f"/groups/{group['id']}",
             f"/aggregates/{LONG_NAME}",
             f"/nodes/{node['id']}",
+            f"/campaigns/{begun['campaign']['id']}",
             f"/dead/api/{letter['handle']}",
         )
         # The checks are a script of their own, which the policy of the pages would refuse.
@@ -174,7 +215,7 @@ async def test_pages_are_accessible_and_fit_a_narrow_screen(home: Path) -> None:
                     answer = await page.goto(path)
                     assert answer is not None
                     assert (path, answer.status) == (path, 404 if path == "/nowhere" else 200)
-                    if path == "/":
+                    if path in ("/", "/keeping"):
                         await page.locator("canvas.tiles").wait_for()
                     found = (await Axe().run(page)).response["violations"]
                     serious = [each["id"] for each in found if each["impact"] in ("serious", "critical")]

@@ -4,6 +4,9 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
+from moor.client import Client, Rejected
 from tests.stories.moor.moor_process import up
 from tests.waiting import until
 from tools.pages.commands import ROOT, commands_of
@@ -89,6 +92,10 @@ async def test_campaigns_and_budgets_by_command(home: Path) -> None:
             "followed",
             "kernel",
         ]
+        await cloud.says(1, "is up, so nothing was evacuated", "evacuate", host)
+        async with Client(cloud.url, as_operator=True) as moor:
+            with pytest.raises(Rejected, match="is up, so nothing is evacuated: set it down first"):
+                await moor.evacuate_host(host)
         wrong = home / "wrong.toml"
         for text, said in (
             ("x = 1", "Expected `object`"),

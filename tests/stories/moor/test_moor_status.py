@@ -28,7 +28,7 @@ async def test_a_healthy_cloud_says_what_it_has(home: Path) -> None:
         async def status() -> Any:
             return json.loads((await cloud.run("status", "-o", "json")).out)
 
-        told = await until(status, "all are heard", lambda found: len(found["overview"]["workers"]) >= 6)
+        told = await until(status, "all are heard", lambda found: len(found["overview"]["workers"]) >= 7)
         assert (told["healthy"], told["troubles"]) == (True, [])
         assert "hosts draining: 1" in told["notes"]
         overview = told["overview"]
@@ -39,6 +39,7 @@ async def test_a_healthy_cloud_says_what_it_has(home: Path) -> None:
             ("compute", "island"),
             ("conductor", "harbour"),
             ("conductor", "island"),
+            ("keeper", "cell0"),
             ("placement", "cell0"),
             ("scheduler", "cell0"),
         ]

@@ -15,16 +15,18 @@ from engine.hosts import HostState
 from engine.inventories import ConsumerId, GroupId, ProviderId
 from moor.client.books import instance_rules, rules
 from moor.client.books.instance_rules import faults_of, faults_of_way_back, way_back_of
-from moor.client.books.keeping_rules import (
+from moor.client.books.rules import (
     CLAIM_LEFT,
     NOTHING_MOVES,
     OVER_BUDGET,
+    NeededClaims,
+    faults_alone,
     faults_of_budgets,
     faults_of_claims,
     faults_of_movements,
+    is_claim_alone,
     is_claim_suspect,
 )
-from moor.client.books.rules import NeededClaims, faults_alone, is_claim_alone
 from moor.client.books.views import NAME, Fault, InstanceView, is_held_by_nova, name_clashes
 from tests.narrowing import present
 from tests.properties.test_audit_properties import ID, LONG_AGO, NOW, PLACES, SIGHT, a_view, share_on
@@ -227,7 +229,7 @@ def a_movement(number: int = 1, **changes: object) -> Movement:
     ],
 )
 def test_a_movement_goes_on_only_while_its_instance_is_on_its_host(
-    movement: dict[str, object], told: dict[str, object] | None, said: str
+    movement: dict[str, Any], told: dict[str, object] | None, said: str
 ) -> None:
     rows = {} if told is None else {ID: structs.replace(present(a_view().at_api), **told)}
     faults = [*faults_of_movements([a_movement(**movement)], rows, SIGHT)]

@@ -68,7 +68,6 @@ WHY: Mapping[str, Limits] = {
         "moor/clouds/cloud.py": ["DRAIN_S_MAX"],
         "moor/clouds/temporary_cloud.py": ["END_S_MAX", "KILL_S_MAX"],
         "moor/dashboard/access.py": ["FORM_S_MAX"],
-        "moor/dashboard/actions.py": ["END_S_MAX"],
         "moor/dashboard/letters.py": ["BROKER_S_MAX"],
         "moor/dashboard/node_pages.py": ["IRONIC_S_MAX"],
         "moor/dashboard/service.py": ["END_S_MAX"],

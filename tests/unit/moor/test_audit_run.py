@@ -48,8 +48,7 @@ from moor.client.books import instance_rules, rules
 from moor.client.books.auditing import AuditOptions, AuditResult, audited, why_no_strays
 from moor.client.books.books_reader import NEW_S, BooksReader
 from moor.client.books.instance_rules import LOST
-from moor.client.books.keeping_rules import NOTHING_MOVES
-from moor.client.books.rules import OF_NOBODY, STRAY_ON_NODE, NodeInIronic
+from moor.client.books.rules import NOTHING_MOVES, OF_NOBODY, STRAY_ON_NODE, NodeInIronic
 from moor.client.books.views import InstanceView, OnHost
 from moor.client.bus_client import as_received
 from tests.narrowing import present
