@@ -32,13 +32,13 @@ from bus.messages.keeping import (
     CampaignPlanned,
     CampaignsFound,
     CampaignState,
+    CampaignWork,
     DeleteBudget,
     MovementsFound,
     PlannedMovement,
     SetBudget,
     SetCampaign,
     StartCampaign,
-    Work,
 )
 from bus.messages.planning import AskDrain, DrainedInstance, DrainFound
 from bus.unreadable import Unreadable
@@ -70,7 +70,7 @@ class Hosts:
     def __init__(self, ask_all: AskAll) -> None:
         self._ask_all = ask_all
 
-    async def of(self, work: Work) -> list[CampaignHost] | BuildRejected:
+    async def of(self, work: CampaignWork) -> list[CampaignHost] | BuildRejected:
         """The hosts in the order of their turns: those with the fewest guests first, so that their room takes the guests of the others."""
         found = await (self._named(work) if work.hosts else self._chosen(work))
         if isinstance(found, BuildRejected):
@@ -89,7 +89,7 @@ class Hosts:
         found.sort(key=lambda each: (each.instances, each.cell, each.name))
         return [CampaignHost(id=each.id, host=each.name, cell=each.cell, place=each.place) for each in found]
 
-    async def _chosen(self, work: Work) -> list[HostState]:
+    async def _chosen(self, work: CampaignWork) -> list[HostState]:
         question = AskHosts(
             cell=work.cell,
             place=work.place,
@@ -105,7 +105,7 @@ class Hosts:
                 break
         return found
 
-    async def _named(self, work: Work) -> list[HostState] | BuildRejected:
+    async def _named(self, work: CampaignWork) -> list[HostState] | BuildRejected:
         names = list(dict.fromkeys(work.hosts))
         pages = await asked(self._ask_all, [AskHosts(name=each) for each in names], HostsFound)
         found: dict[ProviderId, HostState] = {}
@@ -117,7 +117,7 @@ class Hosts:
             found[hosts[0].id] = hosts[0]
         return [*found.values()]
 
-    async def _forgotten(self, name: str, work: Work) -> Sequence[HostState]:
+    async def _forgotten(self, name: str, work: CampaignWork) -> Sequence[HostState]:
         """A host that schedulers have forgotten may still have guests to evacuate."""
         if work.kind != "evacuate":
             return ()
@@ -373,7 +373,7 @@ class Questions:
                 break
         return found
 
-    async def _tightest(self, work: Work) -> str:
+    async def _tightest(self, work: CampaignWork) -> str:
         """What lets the fewest guests move at once."""
         budgets = [each.budget for each in await self._store.read(rows.all_budgets)]
         limits = [(each.at_once, f"budget {each.name}") for each in budgets if each.at_once is not None]

@@ -22,11 +22,11 @@ from bus.message import Message
 from bus.messages.build import AskInstances, BuildRejected, InstanceDetails, InstancesFound, InstanceState
 from bus.messages.hosts import AskHosts, HostSet, HostsFound, SetHost
 from bus.messages.keeping import (
-    Budget,
     CampaignChanged,
     CampaignHost,
     CampaignId,
     CampaignState,
+    MoveBudget,
     Movement,
     MovementChanged,
     MovementId,
@@ -529,7 +529,7 @@ class Keeper:
         self, run: Callable[..., Awaitable[Any]], campaign: CampaignState, active: Active, now: datetime
     ) -> Ledger:
         """The ledger, as `run` reads it: alone, or in a transaction that has locked it."""
-        budgets: list[Budget] = [each.budget for each in await run(rows.all_budgets)]
+        budgets: list[MoveBudget] = [each.budget for each in await run(rows.all_budgets)]
         is_hourly = any(each.per_hour is not None for each in budgets)
         recent = await run(rows.granted_since, now - HOUR) if is_hourly else ()
         going = await run(rows.going)

@@ -20,6 +20,7 @@ from moor.client import (
     BudgetState,
     CampaignHost,
     CampaignState,
+    CampaignWork,
     CellState,
     Change,
     ClassAmounts,
@@ -39,7 +40,6 @@ from moor.client import (
     ProviderState,
     QuotaState,
     ReportedInventory,
-    Work,
     host_in_cell,
 )
 from moor.options import on_bus
@@ -668,7 +668,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 NAMED_SHOWN_MAX = 3
 
 
-def _hosts_in_words(work: Work) -> str:
+def _hosts_in_words(work: CampaignWork) -> str:
     """Which hosts a campaign is over."""
     more = f" and {len(work.hosts) - NAMED_SHOWN_MAX:,} more" if len(work.hosts) > NAMED_SHOWN_MAX else ""
     filters = {"cell": work.cell, "domain": work.place, "mode": work.mode}
@@ -676,7 +676,7 @@ def _hosts_in_words(work: Work) -> str:
     return chosen or ", ".join(work.hosts[:NAMED_SHOWN_MAX]) + more
 
 
-def _facts_of_work(work: Work) -> Facts:
+def _facts_of_work(work: CampaignWork) -> Facts:
     return (
         ("what", work.kind),
         ("over", escape(_hosts_in_words(work))),

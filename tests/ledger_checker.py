@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from bus.messages.keeping import Budget, Movement
+from bus.messages.keeping import MoveBudget, Movement
 
 
-def breaches(budgets: Iterable[Budget], going: Sequence[Movement], recent: Sequence[Movement]) -> list[str]:
+def breaches(
+    budgets: Iterable[MoveBudget], going: Sequence[Movement], recent: Sequence[Movement]
+) -> list[str]:
     """A line for each limit that is exceeded. `going` were granted and have not ended; `recent` were granted in the last hour."""
     return [
         f"{budget.name}: {found} of {subject!r} {what}, {limit} may"
@@ -20,13 +22,13 @@ def breaches(budgets: Iterable[Budget], going: Sequence[Movement], recent: Seque
     ]
 
 
-def _tally(budget: Budget, some: Sequence[Movement]) -> Iterator[tuple[str, int]]:
+def _tally(budget: MoveBudget, some: Sequence[Movement]) -> Iterator[tuple[str, int]]:
     touched = [_touched(budget, each) for each in some]
     for subject in sorted({name for names in touched for name in names}):
         yield subject, sum(subject in names for names in touched)
 
 
-def _touched(budget: Budget, each: Movement) -> list[str]:
+def _touched(budget: MoveBudget, each: Movement) -> list[str]:
     if budget.scope == "cloud":
         return ["cloud"]
     if budget.scope == "domain" and budget.of:
@@ -42,5 +44,5 @@ def _touched(budget: Budget, each: Movement) -> list[str]:
     return [name] if name and budget.of in ("", name) else []
 
 
-def _ends(budget: Budget, left: str, reached: str) -> list[str]:
+def _ends(budget: MoveBudget, left: str, reached: str) -> list[str]:
     return [end for end, side in ((left, "out"), (reached, "in")) if end and budget.side in ("", side)]

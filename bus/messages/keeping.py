@@ -31,7 +31,7 @@ BudgetScope = Literal["cloud", "cell", "domain", "host", "project", "group"]
 Side = Literal["", "out", "in"]
 
 
-class Budget(Value, frozen=True):
+class MoveBudget(Value, frozen=True):
     """A limit on movements, by its name. A movement counts from its grant to its end, and for one hour after its grant in `per_hour`.
 
     `of` names the one cell, place, host (`c1/h1`), project or server group that is limited; empty: each of them by itself, of domains
@@ -61,7 +61,7 @@ class BudgetUse(Value, frozen=True):
 class BudgetState(Value, frozen=True):
     """A budget, its use, and who set it when."""
 
-    budget: Budget
+    budget: MoveBudget
     use: BudgetUse = BudgetUse()
     by: Label = ""
     set_at: Moment | None = None
@@ -72,7 +72,7 @@ class SetBudget(StrictMessage, frozen=True, tag="budget.set"):
 
     ROUTE = Route(Kind.ORDER, "keeper.requests", answer="budget.found", by=("operator",))
 
-    budget: Budget
+    budget: MoveBudget
     for_user: UserName = ""
 
 
@@ -112,7 +112,7 @@ CampaignLife = Literal["running", "paused", "stopped", "cancelled", "done"]
 HostStage = Literal["waiting", "emptying", "hook", "returning", "done", "failed", "skipped"]
 
 
-class Work(Value, frozen=True):
+class CampaignWork(Value, frozen=True):
     """What a campaign does, and with which hosts: those in `hosts` (`c1/h1` if several cells have the name), or else all hypervisors that
     have this `cell`, `place` and `mode` and are up, or down for an evacuation; not both.
 
@@ -166,7 +166,7 @@ class CampaignState(Value, frozen=True):
 
     id: CampaignId
     name: Label
-    work: Work
+    work: CampaignWork
     life: CampaignLife = "running"
     reason: str = ""
     by: Label = ""
@@ -184,7 +184,7 @@ class StartCampaign(StrictMessage, frozen=True, tag="campaign.start"):
     ROUTE = Route(Kind.ORDER, "keeper.requests", answer="campaign.found", by=("operator",))
 
     id: CampaignId
-    work: Work
+    work: CampaignWork
     name: Label = ""
     join: bool = False
     for_user: UserName = ""
@@ -234,7 +234,7 @@ class AskCampaignPlan(StrictMessage, frozen=True, tag="campaign.plan.query"):
 
     ROUTE = Route(Kind.QUESTION, "keeper.questions", answer="campaign.planned", by=("admin",))
 
-    work: Work
+    work: CampaignWork
 
 
 class PlannedMovement(Value, frozen=True):

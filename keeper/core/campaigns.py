@@ -20,11 +20,11 @@ from bus.messages.build import BuildRejected, InstanceDetails, InstancesFound, I
 from bus.messages.keeping import (
     CampaignHost,
     CampaignState,
+    CampaignWork,
     HostStage,
     Movement,
     MovementId,
     MovementLife,
-    Work,
 )
 from bus.messages.moves import MOVE_LIMITS, MoveInstance, MoveWait, is_to_wait_again
 from bus.messages.planning import DrainedInstance
@@ -48,7 +48,7 @@ SECONDS_MAX = 30 * 86_400
 FOR_USER_MAX = 100
 
 
-def wrong_work(work: Work) -> tuple[str, object, str] | None:
+def wrong_work(work: CampaignWork) -> tuple[str, object, str] | None:
     """The field that is wrong with what a campaign is to do, its value, and why; None if it is right."""
     filters = bool(work.cell or work.place or work.mode)
     bounds = (
@@ -87,7 +87,7 @@ def wrong_work(work: Work) -> tuple[str, object, str] | None:
 
 
 def hosts_to_begin(
-    work: Work, out: int, waiting: Sequence[CampaignHost], done: int
+    work: CampaignWork, out: int, waiting: Sequence[CampaignHost], done: int
 ) -> Sequence[CampaignHost]:
     """The hosts whose turn it is, of those that wait, in the order of their turns. `done` have ended well."""
     most = work.at_once - out
@@ -108,7 +108,7 @@ def staged(host: CampaignHost, stage: HostStage, now: datetime, reason: str = ""
     )
 
 
-def why_not_emptied(work: Work, told: HostState | None) -> str:
+def why_not_emptied(work: CampaignWork, told: HostState | None) -> str:
     """Why a host is not emptied any more: a person's order for it wins. Empty if it is, or if schedulers do not know it."""
     if told is None:
         return ""
@@ -118,14 +118,14 @@ def why_not_emptied(work: Work, told: HostState | None) -> str:
     return "" if told.setting.mode == "draining" else f"it was set {told.setting.mode}{by}"
 
 
-def emptied(host: CampaignHost, work: Work, now: datetime) -> CampaignHost:
+def emptied(host: CampaignHost, work: CampaignWork, now: datetime) -> CampaignHost:
     """The host after all that was on it has left, or stays for good."""
     if host.stay:
         return staged(host, "failed", now, f"{host.stay} guests stay: {host.reason}")
     return staged(host, "hook" if work.kind == "restart" else "done", now)
 
 
-def returned(host: CampaignHost, told: HostState | None, work: Work, now: datetime) -> CampaignHost:
+def returned(host: CampaignHost, told: HostState | None, work: CampaignWork, now: datetime) -> CampaignHost:
     """The host whose hook has run: done if it was heard since and is whole, failed if that takes too long."""
     since = host.stage_at or now
     is_heard = told is not None and told.heard_at is not None and told.heard_at > since
@@ -191,7 +191,7 @@ def planned_for(
     ]
 
 
-def kind_of(work: Work, movement: Movement) -> MoveKind:
+def kind_of(work: CampaignWork, movement: Movement) -> MoveKind:
     """How it leaves: first live, and after a failure stopped meanwhile."""
     if work.kind == "evacuate":
         return "evacuate"
@@ -199,7 +199,7 @@ def kind_of(work: Work, movement: Movement) -> MoveKind:
 
 
 def as_planned(
-    movement: Movement, plan: DrainedInstance, work: Work, now: datetime, *, is_alone: bool
+    movement: Movement, plan: DrainedInstance, work: CampaignWork, now: datetime, *, is_alone: bool
 ) -> Movement:
     """The movement with the host that a plan gives it; or with the reason why it waits, or is given up. A guest without a host fails
     only if nothing else of its campaign moves (`is_alone`): what moves may make room.
@@ -215,11 +215,11 @@ def as_planned(
     return failed(movement, plan.reason, now) if is_alone else structs.replace(movement, reason=plan.reason)
 
 
-def may_wait(movement: Movement, work: Work, now: datetime) -> bool:
+def may_wait(movement: Movement, work: CampaignWork, now: datetime) -> bool:
     return waits_s(movement, work, now) > 0
 
 
-def waits_s(movement: Movement, work: Work, now: datetime) -> int:
+def waits_s(movement: Movement, work: CampaignWork, now: datetime) -> int:
     """How many seconds it may wait for room yet."""
     return round(((movement.asked_at or now) + timedelta(seconds=work.wait_s) - now).total_seconds())
 
@@ -243,7 +243,7 @@ def withdrawn(movement: Movement, reason: str, now: datetime) -> Movement:
     return structs.replace(movement, life="withdrawn", reason=reason, ended_at=now)
 
 
-def order_for(unit: Sequence[Movement], work: Work, now: datetime) -> MoveInstance:
+def order_for(unit: Sequence[Movement], work: CampaignWork, now: datetime) -> MoveInstance:
     """The order by which the movements of a unit are made. Of a group with more members than one order moves, the schedulers choose
     which go first, and keep room for the others.
     """

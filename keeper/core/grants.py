@@ -15,7 +15,7 @@ from uuid import uuid5
 
 from msgspec import structs
 
-from bus.messages.keeping import Budget, BudgetUse, CampaignId, Movement, MovementId
+from bus.messages.keeping import BudgetUse, CampaignId, MoveBudget, Movement, MovementId
 from engine.flavors import RequestId
 from engine.hosts import host_in_cell
 from engine.inventories import GroupId
@@ -41,14 +41,14 @@ class Ledger(NamedTuple):
     move at once; and how many members of each group with a minimum are active and stay where they are.
     """
 
-    budgets: Sequence[Budget]
+    budgets: Sequence[MoveBudget]
     going: Sequence[Movement]
     recent: Sequence[Movement]
     guests_max: Mapping[CampaignId, int]
     alive: Mapping[GroupId, int]
 
 
-def wrong_budget(budget: Budget) -> tuple[str, object, str] | None:
+def wrong_budget(budget: MoveBudget) -> tuple[str, object, str] | None:
     """The field that is wrong with a budget, its value, and why; None if it is right."""
     limits = (budget.at_once, budget.per_hour, budget.alive_min)
     is_group, is_domain = budget.scope == "group", budget.scope == "domain"
@@ -125,7 +125,7 @@ def decide_grants(ledger: Ledger, wishes: Iterable[Unit], now: datetime) -> Gran
 class Use:
     """How much of a budget is used, by each that it limits: by movements that go on, and by those granted in the last hour."""
 
-    def __init__(self, budget: Budget, going: Iterable[Movement], recent: Iterable[Movement]) -> None:
+    def __init__(self, budget: MoveBudget, going: Iterable[Movement], recent: Iterable[Movement]) -> None:
         self.budget = budget
         self.going = Counter(subject for each in going for subject in subjects_of(budget, each))
         self.hour = Counter(subject for each in recent for subject in subjects_of(budget, each))
@@ -142,7 +142,7 @@ def told_use(use: Use) -> BudgetUse:
     return BudgetUse(of=most, at_once=use.going[most], last_hour=use.hour[most])
 
 
-def subjects_of(budget: Budget, movement: Movement) -> set[str]:
+def subjects_of(budget: MoveBudget, movement: Movement) -> set[str]:
     """Those for which this movement counts in this budget: cells, domains, hosts, projects or groups by their names."""
     found: list[str] = []
     match budget.scope:
@@ -169,7 +169,7 @@ def subjects_of(budget: Budget, movement: Movement) -> set[str]:
     }
 
 
-def _sides(budget: Budget, left: str, reached: str) -> list[str]:
+def _sides(budget: MoveBudget, left: str, reached: str) -> list[str]:
     sides = {"out": [left], "in": [reached], "": [left, reached]}[budget.side]
     return [each for each in sides if each]
 
@@ -197,7 +197,7 @@ def _why_not(use: Use, unit: Unit, alive: Mapping[GroupId, int], now: datetime) 
     return ""
 
 
-def quiet_until(budget: Budget, now: datetime) -> str:
+def quiet_until(budget: MoveBudget, now: datetime) -> str:
     """When the quiet time of this budget ends; empty if it is not quiet now."""
     minute = now.hour * 60 + now.minute
     for times in budget.quiet:

@@ -46,19 +46,19 @@ from bus.messages.hosts import (
     HostUse,
 )
 from bus.messages.keeping import (
-    Budget,
     BudgetScope,
     BudgetState,
     CampaignHost,
     CampaignKind,
     CampaignPlanned,
     CampaignState,
+    CampaignWork,
+    MoveBudget,
     Movement,
     MovementLife,
     PlannedMovement,
     Side,
     Then,
-    Work,
 )
 from bus.messages.moves import Change, MovePlace, MovesFound, MoveWait
 from bus.messages.placement import ProvidersChanged
@@ -136,7 +136,6 @@ __all__ = [
     "AttemptFailed",
     "BrokerAway",
     "BrokerRefused",
-    "Budget",
     "BudgetScope",
     "BudgetState",
     "BuildAccepted",
@@ -148,6 +147,7 @@ __all__ = [
     "CampaignKind",
     "CampaignPlanned",
     "CampaignState",
+    "CampaignWork",
     "Candidate",
     "Candidates",
     "Capability",
@@ -197,6 +197,7 @@ __all__ = [
     "Message",
     "Miss",
     "Move",
+    "MoveBudget",
     "MoveFields",
     "MovePlace",
     "MoveWait",
@@ -242,7 +243,6 @@ __all__ = [
     "VolumeRequest",
     "Wait",
     "Waiting",
-    "Work",
     "WorkerAlive",
     "WorkerHeard",
     "group_of",

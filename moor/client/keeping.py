@@ -17,7 +17,6 @@ from bus.messages.keeping import (
     AskCampaignPlan,
     AskCampaigns,
     AskMovements,
-    Budget,
     BudgetsFound,
     BudgetState,
     CampaignHost,
@@ -25,14 +24,15 @@ from bus.messages.keeping import (
     CampaignPlanned,
     CampaignsFound,
     CampaignState,
+    CampaignWork,
     DeleteBudget,
+    MoveBudget,
     Movement,
     MovementLife,
     MovementsFound,
     SetBudget,
     SetCampaign,
     StartCampaign,
-    Work,
 )
 from engine.flavors import InstanceId
 from engine.hosts import host_in_cell
@@ -92,7 +92,7 @@ class KeepingCalls(HostCalls):
 
     async def start_campaign(
         self,
-        work: Work,
+        work: CampaignWork,
         *,
         name: str = "",
         join: bool = False,
@@ -108,7 +108,7 @@ class KeepingCalls(HostCalls):
         order = StartCampaign(id=id_, work=work, name=name, join=join, for_user=for_user)
         return (await self._ask(order, CampaignsFound)).campaigns[0]
 
-    async def plan_campaign(self, work: Work) -> CampaignPlanned:
+    async def plan_campaign(self, work: CampaignWork) -> CampaignPlanned:
         """What a campaign of this work would do now: its hosts, where each guest would go, and which would stay and why. For admins."""
         return await self._ask(AskCampaignPlan(work=work), CampaignPlanned)
 
@@ -201,7 +201,7 @@ class KeepingCalls(HostCalls):
         have moved, and why each other one is still there; `tell` is called with the host as it is so far. The host stays draining.
         """
         host = await self.show_host(name)
-        work = Work(
+        work = CampaignWork(
             hosts=(host_in_cell(host.cell, host.name),),
             to=tuple(hosts),
             wait_s=wait,
@@ -228,7 +228,7 @@ class KeepingCalls(HostCalls):
         Make sure that the host is off before. Instances for which no host has room wait for it, a day unless `wait` says else. The
         other arguments are those of `drain`.
         """
-        work = Work(
+        work = CampaignWork(
             kind="evacuate",
             hosts=(name,),
             to=tuple(hosts),
@@ -240,7 +240,7 @@ class KeepingCalls(HostCalls):
 
     async def _emptied(
         self,
-        work: Work,
+        work: CampaignWork,
         timeout_s: float,
         for_user: str,
         tell: Callable[[CampaignHost], None],
@@ -315,7 +315,7 @@ class KeepingCalls(HostCalls):
 
     # Budgets
 
-    async def set_budget(self, budget: Budget, *, for_user: str = "") -> BudgetState:
+    async def set_budget(self, budget: MoveBudget, *, for_user: str = "") -> BudgetState:
         """Create a budget, or replace the one of its name. It counts from the next grant on. For operators."""
         return (await self._ask(SetBudget(budget=budget, for_user=for_user), BudgetsFound)).budgets[0]
 

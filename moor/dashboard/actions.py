@@ -26,7 +26,7 @@ from engine.hosts import NODE
 from kit.clock import now
 from kit.errors import ConnectionLost, Failure, Refusal
 from kit.logs import InstanceLine, InstanceLog
-from moor.client import Client, ClientError, HostMode, HostState, NotFound, Work, host_in_cell
+from moor.client import CampaignWork, Client, ClientError, HostMode, HostState, NotFound, host_in_cell
 from moor.client.finding import id_in
 from moor.client.keeping import EVACUATION_WAIT_S, goes_on
 from moor.dashboard.access import AGAIN, FORM_TOKEN, Access, FormRefused, form_of, local_path, reader_of
@@ -304,10 +304,12 @@ async def _ask_drain(clouds: Clouds, given: Given, _reader: Reader) -> OrderQues
 
 async def _drain(clouds: Clouds, given: Given, job: DashboardJob) -> None:
     reason = given.get("reason", "").strip()
-    await _begin(clouds, job, Work(hosts=(given["host"],), guests_at_once=MOVES_AT_ONCE, reason=reason))
+    await _begin(
+        clouds, job, CampaignWork(hosts=(given["host"],), guests_at_once=MOVES_AT_ONCE, reason=reason)
+    )
 
 
-async def _begin(clouds: Clouds, job: DashboardJob, work: Work) -> None:
+async def _begin(clouds: Clouds, job: DashboardJob, work: CampaignWork) -> None:
     async with clouds.ordering() as moor:
         campaign = await moor.start_campaign(work, campaign_id=UUID(job.id), for_user=job.by)
     job.back, job.back_words = f"/campaigns/{campaign.id}", "How far it is"
@@ -338,7 +340,7 @@ async def _ask_evacuate(clouds: Clouds, given: Given, _reader: Reader) -> OrderQ
 
 
 async def _evacuate(clouds: Clouds, given: Given, job: DashboardJob) -> None:
-    work = Work(
+    work = CampaignWork(
         kind="evacuate",
         hosts=(given["host"],),
         guests_at_once=EVACUATIONS_AT_ONCE,

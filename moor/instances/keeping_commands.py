@@ -16,19 +16,19 @@ from engine.places import PLACE_LEVELS_MAX, why_no_place
 from keeper.core.grants import wrong_budget
 from kit.process import stopped_by_signals
 from moor.client import (
-    Budget,
     BudgetScope,
     BudgetState,
     CampaignDetails,
     CampaignKind,
     CampaignPlanned,
     CampaignState,
+    CampaignWork,
     Client,
     HostMode,
+    MoveBudget,
     PlannedMovement,
     Side,
     Then,
-    Work,
 )
 from moor.client.keeping import EVACUATION_WAIT_S
 from moor.flags import argument, option
@@ -111,7 +111,7 @@ class WorkOptions(Struct, frozen=True):
     ] = None
     reason: Annotated[str, option(help="Why; the hosts' states and refused builds show it.")] = ""
 
-    def work(self, kind: CampaignKind, hosts: Sequence[str] | None) -> Work:
+    def work(self, kind: CampaignKind, hosts: Sequence[str] | None) -> CampaignWork:
         filters = {"cell": self.cell, "domain": self.domain, "mode": self.mode or ""}
         check_not_both(hosts, **filters)
         if not hosts and not any(filters.values()):
@@ -121,7 +121,7 @@ class WorkOptions(Struct, frozen=True):
         if bool(self.hook) != (kind == "restart"):
             raise click.BadParameter(f"--hook is {self.hook!r}: a restart names one, and nothing else does")
         usual_s = EVACUATION_WAIT_S if kind == "evacuate" else 0
-        return Work(
+        return CampaignWork(
             kind=kind,
             hosts=tuple(hosts or ()),
             cell=self.cell,
@@ -349,17 +349,17 @@ def set_budgets(
     print_all(with_client(bus, work, operates=True), BUDGET.columns, "nothing was set")
 
 
-class _Written(Budget, frozen=True, forbid_unknown_fields=True):
+class _Written(MoveBudget, frozen=True, forbid_unknown_fields=True):
     """A budget as a file or the command line has it."""
 
 
-def _budgets_in(file: Path) -> list[Budget]:
+def _budgets_in(file: Path) -> list[MoveBudget]:
     with wrong_value(f"--file is {str(file)!r}: ", OSError):
         tables = msgspec.convert(tomllib.loads(file.read_text()), dict[str, dict[str, Any]])
     return [_budget(name, table, f"--file {file}") for name, table in tables.items()]
 
 
-def _budget(name: str, given: Mapping[str, Any], where: str) -> Budget:
+def _budget(name: str, given: Mapping[str, Any], where: str) -> MoveBudget:
     with wrong_value(f"{where}: budget {name}: ", msgspec.ValidationError):
         budget = msgspec.convert({**given, "name": name}, _Written)
     # Each of a file is judged before the first one is set.

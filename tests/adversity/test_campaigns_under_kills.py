@@ -21,14 +21,14 @@ import pytest
 
 from bus.messages.keeping import (
     AskCampaigns,
-    Budget,
     BudgetsFound,
     CampaignId,
     CampaignsFound,
+    CampaignWork,
+    MoveBudget,
     Movement,
     SetBudget,
     StartCampaign,
-    Work,
 )
 from kit.parts import batches_of
 from tests.adversity.real_cloud import SMALL, RealCloud, a_build, real_cloud
@@ -59,11 +59,11 @@ WORKERS = (
 WIDE = max(DRAINED // 5, 12)
 LONG_S = 900.0
 BUDGETS = (
-    Budget(name="all", scope="cloud", at_once=WIDE),
-    Budget(name="racks out", scope="domain", level=1, side="out", at_once=max(WIDE // 3, 2)),
-    Budget(name="hosts in", scope="host", side="in", at_once=2),
-    Budget(name="cells", scope="cell", at_once=WIDE * 2 // 3),
-    Budget(name="an hour", scope="cloud", per_hour=GUESTS),
+    MoveBudget(name="all", scope="cloud", at_once=WIDE),
+    MoveBudget(name="racks out", scope="domain", level=1, side="out", at_once=max(WIDE // 3, 2)),
+    MoveBudget(name="hosts in", scope="host", side="in", at_once=2),
+    MoveBudget(name="cells", scope="cell", at_once=WIDE * 2 // 3),
+    MoveBudget(name="an hour", scope="cloud", per_hour=GUESTS),
 )
 # Each state that a movement's row ever had, in the order of its writes.
 LOG = """
@@ -106,7 +106,9 @@ async def begun(here: RealCloud) -> Sequence[str]:
     """A campaign over the first hosts of each cell. Returns their names."""
     hosts = sorted(await here.hosts(), key=lambda each: (each.name.partition("-")[2], each.cell))[:DRAINED]
     names = tuple(each.name for each in hosts)
-    work = Work(hosts=names, at_once=max(DRAINED // 4, 2), guests_at_once=WIDE, failures_max=DRAINED + 1)
+    work = CampaignWork(
+        hosts=names, at_once=max(DRAINED // 4, 2), guests_at_once=WIDE, failures_max=DRAINED + 1
+    )
     order = StartCampaign(id=CampaignId(uuid4()), name="spring", work=work)
     answer = await here.client.ask(order)
     assert isinstance(answer, CampaignsFound), answer
@@ -188,7 +190,9 @@ async def test_keepers_and_schedulers_are_killed_in_the_middle_of_a_campaign() -
         for number in range(KILLS):
             await asyncio.sleep(chance.uniform(0.1, 0.6))
             await here.kill_and_start_again((KEEPERS, SCHEDULERS)[number % 2][number // 2 % 2])
-        ended = await until(lambda: campaign(here), "it has ended", lambda found: found.campaigns[0].ended_at)
+        ended = await until(
+            lambda: campaign(here), "it has ended", lambda found: found.campaigns[0].ended_at, within_s=LONG_S
+        )
         booting.cancel()
         await over(here, names)
         print(

@@ -10,14 +10,14 @@ from msgspec import structs
 
 from bus.messages.keeping import (
     AskMovements,
-    Budget,
     BudgetState,
     CampaignHost,
     CampaignId,
     CampaignState,
+    CampaignWork,
+    MoveBudget,
     Movement,
     MovementId,
-    Work,
 )
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, ProviderId
@@ -40,7 +40,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[KeeperStore]:
 def campaign(number: int = 1, **fields: Any) -> CampaignState:
     known: dict[str, Any] = {
         "name": f"spring-{number}",
-        "work": Work(hosts=("h1",)),
+        "work": CampaignWork(hosts=("h1",)),
         "asked_at": NOON,
     } | fields
     return CampaignState(id=CampaignId(UUID(int=number)), **known)
@@ -207,9 +207,9 @@ async def test_what_was_said_is_noted_unless_it_has_changed_since(store: KeeperS
 
 
 async def test_budgets_are_kept_by_their_names(store: KeeperStore) -> None:
-    budget = BudgetState(budget=Budget(name="b", scope="cloud", at_once=3), by="ann", set_at=NOON)
-    more = structs.replace(budget, budget=Budget(name="b", scope="cloud", at_once=4))
-    other = BudgetState(budget=Budget(name="a", scope="cell", at_once=1))
+    budget = BudgetState(budget=MoveBudget(name="b", scope="cloud", at_once=3), by="ann", set_at=NOON)
+    more = structs.replace(budget, budget=MoveBudget(name="b", scope="cloud", at_once=4))
+    other = BudgetState(budget=MoveBudget(name="a", scope="cell", at_once=1))
     async with store.transaction() as transaction:
         for each in (budget, other, more):
             await transaction.run(rows.save_budget, each)

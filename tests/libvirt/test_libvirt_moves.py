@@ -12,7 +12,7 @@ from bus.messages.build import InstanceState
 from compute_sim.libvirt.guest_folders import GuestFolders
 from engine.flavors import Flavor, Image
 from keeper.settings import KeeperSettings
-from moor.client import NotDone, Work
+from moor.client import CampaignWork, NotDone
 from tests.libvirt.libvirt_cloud import (
     SETTINGS,
     LibvirtCloud,
@@ -112,7 +112,7 @@ async def test_hosts_are_restarted_one_after_the_other_while_their_guests_run(
     hosts = {"c1": libvirt_settings(tmp_path, *(each.uri for each in libvirtds))}
     async with libvirt_cloud(tmp_path, hosts, settings=keeping) as cloud:
         web, other = await cloud.boot(hosts=("h1",)), await cloud.boot("db", hosts=("h2",))
-        work = Work(kind="restart", hosts=("h1", "h2"), hook="reboot")
+        work = CampaignWork(kind="restart", hosts=("h1", "h2"), hook="reboot")
 
         began = await cloud.client.start_campaign(work, name="night")
         ended = await cloud.client.follow_campaign(began.id, timeout_s=100)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.messages.keeping import Budget, CampaignId, Movement, MovementId
+from bus.messages.keeping import CampaignId, MoveBudget, Movement, MovementId
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, GroupId
 from keeper.core.grants import Ledger, decide_grants, units_of, wrong_budget
@@ -19,7 +19,7 @@ _hosts = st.sampled_from([f"h{number}" for number in range(4)])
 _places = st.sampled_from(["", "dc1", "dc1/r1", "dc1/r2", "dc2/r1", "dc1/r1/x"])
 _limits = st.one_of(st.none(), st.integers(1, 4))
 budgets = st.builds(
-    Budget,
+    MoveBudget,
     name=st.just("b"),
     scope=st.sampled_from(["cloud", "cell", "domain", "host", "project", "group"]),
     of=st.sampled_from(["", "", "", "c1", "c1/h1", "h2", "dc1", "red"]),
@@ -58,7 +58,7 @@ def movements(draw: st.DrawFn) -> list[Movement]:
 
 @given(st.lists(budgets, max_size=4), movements(), st.integers(0, 6))
 def test_what_begins_is_within_each_budget_and_what_waits_would_not_be(
-    limits: list[Budget], all_of_them: list[Movement], going_count: int
+    limits: list[MoveBudget], all_of_them: list[Movement], going_count: int
 ) -> None:
     limits = [structs.replace(each, name=f"b{number}") for number, each in enumerate(limits)]
     before = [structs.replace(each, life="moving", granted_at=NOON) for each in all_of_them[:going_count]]

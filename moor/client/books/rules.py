@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from bus.messages.audit import BESIDE_INSTANCES, BookEntry, CellEntry, SeenConsumer
 from bus.messages.build import InstanceState
-from bus.messages.keeping import Budget, BudgetState, Movement
+from bus.messages.keeping import BudgetState, MoveBudget, Movement
 from engine.flavors import InstanceId
 from engine.hosts import NODE
 from engine.inventories import ConsumerId, ProviderId
@@ -475,7 +475,7 @@ def _is_within(at: datetime, times: str) -> bool:
     return begin <= clock < end if begin <= end else clock >= begin or clock < end
 
 
-def _counted_for(budget: Budget, movement: Movement) -> set[str]:
+def _counted_for(budget: MoveBudget, movement: Movement) -> set[str]:
     """The cells, domains, hosts, projects or groups for which a budget counts a movement."""
     left, reached = (movement.host, movement.place), (movement.to, movement.to_place)
     sides = [left] if budget.side == "out" else [reached] if budget.side == "in" else [left, reached]

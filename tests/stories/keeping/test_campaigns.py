@@ -16,21 +16,21 @@ from bus.messages.keeping import (
     AskCampaignPlan,
     AskCampaigns,
     AskMovements,
-    Budget,
     BudgetsFound,
     CampaignChanged,
     CampaignId,
     CampaignPlanned,
     CampaignsFound,
     CampaignState,
+    CampaignWork,
     DeleteBudget,
+    MoveBudget,
     Movement,
     MovementChanged,
     MovementsFound,
     SetBudget,
     SetCampaign,
     StartCampaign,
-    Work,
 )
 from bus.messages.projects import CreateGroup
 from engine.flavors import Flavor, InstanceId, JoinedGroup
@@ -60,11 +60,13 @@ class Keeping:
     async def start(
         self, *hosts: str, name: str = "spring", join: bool = False, **work: Any
     ) -> CampaignState:
-        order = StartCampaign(id=CampaignId(uuid4()), name=name, join=join, work=Work(hosts=hosts, **work))
+        order = StartCampaign(
+            id=CampaignId(uuid4()), name=name, join=join, work=CampaignWork(hosts=hosts, **work)
+        )
         return (await self.cloud.ask(order, CampaignsFound)).campaigns[0]
 
     async def refused(self, *hosts: str, name: str = "other", **work: Any) -> BuildRejected:
-        order = StartCampaign(id=CampaignId(uuid4()), name=name, work=Work(hosts=hosts, **work))
+        order = StartCampaign(id=CampaignId(uuid4()), name=name, work=CampaignWork(hosts=hosts, **work))
         return await self.cloud.ask(order, BuildRejected)
 
     async def told(self, name: str = "spring") -> CampaignsFound:
@@ -140,7 +142,9 @@ async def test_a_budget_holds_and_a_change_counts_from_the_next_grant_on(bus: st
     async with keeping(bus, books, "h1", "h2", "h3", script=FaultScript(spawn_ms=150)) as here:
         for number in range(1, 7):
             await here.here.booted(number)
-        await here.cloud.ask(SetBudget(budget=Budget(name="slow", scope="cloud", at_once=1)), BudgetsFound)
+        await here.cloud.ask(
+            SetBudget(budget=MoveBudget(name="slow", scope="cloud", at_once=1)), BudgetsFound
+        )
         await here.start("h1")
         for _ in range(20):
             assert len(await here.going()) <= 1
@@ -152,7 +156,9 @@ async def test_a_budget_holds_and_a_change_counts_from_the_next_grant_on(bus: st
             "who waits knows why",
             lambda found: any("budget slow" in each.reason for each in found),
         )
-        await here.cloud.ask(SetBudget(budget=Budget(name="slow", scope="cloud", at_once=3)), BudgetsFound)
+        await here.cloud.ask(
+            SetBudget(budget=MoveBudget(name="slow", scope="cloud", at_once=3)), BudgetsFound
+        )
         await here.until()
         assert (await here.cloud.ask(DeleteBudget(name="slow"), BudgetsFound)).budgets[0].budget.at_once == 3
         assert (await here.cloud.ask(AskBudgets(), BudgetsFound)).budgets == ()
@@ -263,14 +269,14 @@ async def test_an_affinity_group_moves_whole(bus: str, books: str) -> None:
         group = GroupId(UUID(int=77))
         await here.cloud.client.ask(CreateGroup(id=group, policy="affinity", name="pair"))
         members = [await here.here.booted(number, group=JoinedGroup(id=group)) for number in (1, 2, 3)]
-        await here.cloud.ask(SetBudget(budget=Budget(name="few", scope="cloud", at_once=2)), BudgetsFound)
+        await here.cloud.ask(SetBudget(budget=MoveBudget(name="few", scope="cloud", at_once=2)), BudgetsFound)
         await here.start("h1")
         await until(
             here.movements,
             "the budget is too small for all",
             lambda found: found and all("budget few" in each.reason for each in found),
         )
-        await here.cloud.ask(SetBudget(budget=Budget(name="few", scope="cloud", at_once=3)), BudgetsFound)
+        await here.cloud.ask(SetBudget(budget=MoveBudget(name="few", scope="cloud", at_once=3)), BudgetsFound)
         await here.until()
         assert len(await here.hosts_of(members)) == 1
         assert len({each.request_id for each in await here.movements()}) == 1
@@ -306,7 +312,7 @@ async def test_what_is_wrong_with_a_campaign_is_told_and_nothing_begins(bus: str
         for number in (1, 2):
             await here.here.booted(number, f"h{number}")
         await here.cloud.ask(
-            SetBudget(budget=Budget(name="none", scope="cloud", quiet=("00:00-23:59", "23:59-00:00"))),
+            SetBudget(budget=MoveBudget(name="none", scope="cloud", quiet=("00:00-23:59", "23:59-00:00"))),
             BudgetsFound,
         )
         await here.start("h1", "h2")
@@ -319,7 +325,9 @@ async def test_what_is_wrong_with_a_campaign_is_told_and_nothing_begins(bus: str
         assert (await here.refused("h3", hook="x")).field == "work.hook"
         assert (await here.refused("h3", name="spring")).field == "name"
         assert (
-            await here.cloud.ask(SetBudget(budget=Budget(name="b", scope="cloud", at_once=0)), BuildRejected)
+            await here.cloud.ask(
+                SetBudget(budget=MoveBudget(name="b", scope="cloud", at_once=0)), BuildRejected
+            )
         ).field == "budget.at_once"
         joined = await here.start("h2", "h3", name="autumn", join=True)
         assert joined.hosts == {"waiting": 1}
@@ -334,7 +342,7 @@ async def test_a_plan_tells_where_guests_would_go_and_what_cannot_move(bus: str,
     async with keeping(bus, books, "h1", "h2") as here:
         guests = [await here.here.booted(number, flavor=THIRD) for number in (1, 2)]
         await here.here.booted(3, "h2", HALF)
-        planned = await here.cloud.ask(AskCampaignPlan(work=Work(hosts=("h1",))), CampaignPlanned)
+        planned = await here.cloud.ask(AskCampaignPlan(work=CampaignWork(hosts=("h1",))), CampaignPlanned)
         assert (planned.guests, planned.fit, planned.limit) == (2, 1, "guests_at_once")
         assert {each.instance for each in planned.movements} == {*guests}
         assert sorted(each.to for each in planned.movements) == ["", "h2"]

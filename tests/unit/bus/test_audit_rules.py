@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.messages.audit import BookEntry, ExpectedClaim, MendConsumer, MendInstance
 from bus.messages.build import Move
-from bus.messages.keeping import Budget, BudgetState, CampaignId, Movement, MovementId
+from bus.messages.keeping import BudgetState, CampaignId, MoveBudget, Movement, MovementId
 from engine.flavors import RequestId
 from engine.hosts import HostState
 from engine.inventories import ConsumerId, GroupId, ProviderId
@@ -280,7 +280,7 @@ def test_a_budget_is_exceeded_if_its_last_grant_was_one_too_many(
     budget: dict[str, Any], movements: tuple[Movement, ...], said: str
 ) -> None:
     given = {"set_at": LONG_AGO, **budget}
-    state = BudgetState(set_at=given.pop("set_at"), budget=Budget(name="b", **given))
+    state = BudgetState(set_at=given.pop("set_at"), budget=MoveBudget(name="b", **given))
     faults = [*faults_of_budgets([state], movements)]
 
     assert bool(faults) == bool(said), faults

@@ -8,7 +8,6 @@ from bus.messages.keeping import (
     AskCampaignPlan,
     AskCampaigns,
     AskMovements,
-    Budget,
     BudgetsFound,
     BudgetState,
     BudgetUse,
@@ -18,7 +17,9 @@ from bus.messages.keeping import (
     CampaignPlanned,
     CampaignsFound,
     CampaignState,
+    CampaignWork,
     DeleteBudget,
+    MoveBudget,
     Movement,
     MovementChanged,
     MovementId,
@@ -27,13 +28,12 @@ from bus.messages.keeping import (
     SetBudget,
     SetCampaign,
     StartCampaign,
-    Work,
 )
 from tests.unit.examples.values import CONSUMER, GROUP, REQUEST, ROOT, WHEN
 
 CAMPAIGN = CampaignId(UUID("00000000-0000-4000-8000-0000000000a1"))
 MOVEMENT = MovementId(UUID("00000000-0000-4000-8000-0000000000a2"))
-BUDGET = Budget(
+BUDGET = MoveBudget(
     name="halls",
     scope="domain",
     of="dc1/hall2",
@@ -44,7 +44,7 @@ BUDGET = Budget(
     alive_min=2,
     quiet=("22:00-06:00",),
 )
-WORK = Work(
+WORK = CampaignWork(
     kind="restart",
     hosts=("host-1", "c1/host-2"),
     cell="c1",

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import BuildRejected, InstancesFound, InstanceState, Move
-from bus.messages.keeping import CampaignHost, CampaignId, CampaignState, Movement, MovementId, Work
+from bus.messages.keeping import CampaignHost, CampaignId, CampaignState, CampaignWork, Movement, MovementId
 from bus.messages.planning import DrainedInstance
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
@@ -29,7 +29,7 @@ from keeper.core.campaigns import (
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 INSTANCE, REQUEST = InstanceId(ConsumerId(UUID(int=1))), RequestId(UUID(int=2))
-WORK = Work(hosts=("h1",))
+WORK = CampaignWork(hosts=("h1",))
 
 
 def movement(**fields: Any) -> Movement:
@@ -132,14 +132,14 @@ def test_the_answer_to_its_order_says_whether_it_moves(answer: Message, life: st
         ({"reason": "full"}, WORK, True, {"life": "planned", "reason": "full", "failures": 1}),
         (
             {"reason": "full"},
-            Work(wait_s=60),
+            CampaignWork(wait_s=60),
             True,
             {"life": "planned", "reason": "no room: full", "failures": 0},
         ),
     ],
 )
 def test_a_plan_gives_it_a_host_or_says_why_it_waits(
-    plan: dict[str, Any], work: Work, *, is_alone: bool, wanted: dict[str, Any]
+    plan: dict[str, Any], work: CampaignWork, *, is_alone: bool, wanted: dict[str, Any]
 ) -> None:
     planned = movement(life="planned", to="", request_id=None)
     after = as_planned(planned, DrainedInstance(id=INSTANCE, **plan), work, NOON, is_alone=is_alone)
@@ -163,7 +163,7 @@ def test_an_order_names_where_from_where_to_and_who_leaves_together() -> None:
     other = movement(instance=InstanceId(ConsumerId(UUID(int=8))), together=True)
     assert order_for([movement(together=True), other], WORK, NOON).together == (other.instance,)
     assert order_for([movement(together=True)] * TOGETHER_MAX, WORK, NOON).with_group
-    waits = order_for([movement(to="")], Work(to=("h5",), wait_s=60), NOON + timedelta(seconds=20))
+    waits = order_for([movement(to="")], CampaignWork(to=("h5",), wait_s=60), NOON + timedelta(seconds=20))
     assert waits.wait is not None
     assert (waits.hosts, waits.wait.for_s) == (("h5",), 40)
 
@@ -175,33 +175,33 @@ def host(number: int = 1, **fields: Any) -> CampaignHost:
 @pytest.mark.parametrize(
     ("work", "out", "done", "begin"),
     [
-        (Work(at_once=2), 0, 0, 2),
-        (Work(at_once=2), 1, 0, 1),
-        (Work(at_once=2), 2, 0, 0),
-        (Work(at_once=3, canary=1), 0, 0, 1),
-        (Work(at_once=3, canary=1), 1, 0, 0),
-        (Work(at_once=3, canary=1), 0, 1, 3),
-        (Work(at_once=3, canary=2), 0, 1, 1),
+        (CampaignWork(at_once=2), 0, 0, 2),
+        (CampaignWork(at_once=2), 1, 0, 1),
+        (CampaignWork(at_once=2), 2, 0, 0),
+        (CampaignWork(at_once=3, canary=1), 0, 0, 1),
+        (CampaignWork(at_once=3, canary=1), 1, 0, 0),
+        (CampaignWork(at_once=3, canary=1), 0, 1, 3),
+        (CampaignWork(at_once=3, canary=2), 0, 1, 1),
     ],
 )
-def test_so_many_hosts_begin_as_may_be_out(work: Work, out: int, done: int, begin: int) -> None:
+def test_so_many_hosts_begin_as_may_be_out(work: CampaignWork, out: int, done: int, begin: int) -> None:
     assert len(hosts_to_begin(work, out, [host(number) for number in range(9)], done)) == begin
 
 
 @pytest.mark.parametrize(
     ("work", "stages", "life"),
     [
-        (Work(), {"done": 1, "waiting": 1}, "running"),
-        (Work(), {"done": 2}, "done"),
-        (Work(), {"failed": 1, "waiting": 1}, "stopped"),
-        (Work(failures_max=2), {"failed": 1, "emptying": 1}, "running"),
-        (Work(failures_max=2), {"failed": 1, "done": 1}, "done"),
-        (Work(failures_max=9, canary=2), {"failed": 1, "done": 1, "waiting": 4}, "stopped"),
-        (Work(failures_max=9, canary=1), {"failed": 1, "done": 1, "waiting": 4}, "running"),
+        (CampaignWork(), {"done": 1, "waiting": 1}, "running"),
+        (CampaignWork(), {"done": 2}, "done"),
+        (CampaignWork(), {"failed": 1, "waiting": 1}, "stopped"),
+        (CampaignWork(failures_max=2), {"failed": 1, "emptying": 1}, "running"),
+        (CampaignWork(failures_max=2), {"failed": 1, "done": 1}, "done"),
+        (CampaignWork(failures_max=9, canary=2), {"failed": 1, "done": 1, "waiting": 4}, "stopped"),
+        (CampaignWork(failures_max=9, canary=1), {"failed": 1, "done": 1, "waiting": 4}, "running"),
     ],
 )
 def test_a_campaign_ends_with_its_hosts_or_stops_after_failures(
-    work: Work, stages: dict[str, int], life: str
+    work: CampaignWork, stages: dict[str, int], life: str
 ) -> None:
     made = CampaignState(id=CampaignId(UUID(int=4)), name="spring", work=work)
     assert ends_as(made, stages).life == life
@@ -228,7 +228,7 @@ def test_a_host_is_taken_back_when_it_was_heard_since_its_hook_and_is_whole(
         None if seen is None else HostState(id=ProviderId(UUID(int=1)), name="h1", cell="c1", up=True, **seen)
     )
     waits = host(stage="returning", stage_at=NOON)
-    assert returned(waits, state, Work(whole_s=60), NOON + timedelta(seconds=after_s)).stage == stage
+    assert returned(waits, state, CampaignWork(whole_s=60), NOON + timedelta(seconds=after_s)).stage == stage
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.keeping import Budget, CampaignId, Movement, MovementId
+from bus.messages.keeping import CampaignId, MoveBudget, Movement, MovementId
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, GroupId
 from engine.refusals import TOGETHER_MAX
@@ -35,7 +35,7 @@ def movement(number: int, **fields: Any) -> Movement:
 
 
 def granted(
-    *budgets: Budget, wishes: list[list[Movement]], going: tuple[Movement, ...] = (), **fields: Any
+    *budgets: MoveBudget, wishes: list[list[Movement]], going: tuple[Movement, ...] = (), **fields: Any
 ) -> Grants:
     known: dict[str, Any] = {"recent": going, "guests_max": {CAMPAIGN: 100}, "alive": {}} | fields
     return decide_grants(Ledger(budgets, going, **known), wishes, NOON)
@@ -51,38 +51,38 @@ RACKS = {"place": "dc/r1", "to_place": "dc/r2"}
 @pytest.mark.parametrize(
     ("budget", "others", "wish", "begins"),
     [
-        pytest.param(Budget(name="b", scope="cloud", at_once=2), [{}], {}, True, id="the cloud has room for one more"),
-        pytest.param(Budget(name="b", scope="cloud", at_once=1), [{}], {}, False, id="the cloud has none"),
-        pytest.param(Budget(name="b", scope="cell", at_once=1), [{"cell": "c2"}], {}, True, id="another cell"),
-        pytest.param(Budget(name="b", scope="cell", at_once=1), [{}], {}, False, id="the same cell"),
-        pytest.param(Budget(name="b", scope="cell", of="c2", at_once=1), [{}], {}, True, id="a budget of another cell"),
-        pytest.param(Budget(name="b", scope="project", at_once=1), [{"project": "blue"}], {}, True, id="another project"),
-        pytest.param(Budget(name="b", scope="project", at_once=1), [{}], {}, False, id="the same project"),
-        pytest.param(Budget(name="b", scope="project", at_once=1), [{"project": ""}], {"project": ""}, False, id="of no project"),
-        pytest.param(Budget(name="b", scope="host", side="in", at_once=1), [{"host": "h9"}], {}, False, id="to the same host"),
-        pytest.param(Budget(name="b", scope="host", side="in", at_once=1), [{"to": "h3"}], {}, True, id="from the same host to another"),
-        pytest.param(Budget(name="b", scope="host", side="out", at_once=1), [{"to": "h3"}], {}, False, id="out of the same host"),
-        pytest.param(Budget(name="b", scope="host", at_once=1), [{"host": "h2", "to": "h4"}], {}, False, id="out of the host where it goes"),
-        pytest.param(Budget(name="b", scope="host", of="h4", at_once=1), [{"host": "h4"}], {}, True, id="a budget of another host"),
-        pytest.param(Budget(name="b", scope="domain", level=2, at_once=1), [{"place": "dc/r2"}], RACKS, False, id="out of the rack where it goes"),
-        pytest.param(Budget(name="b", scope="domain", level=2, at_once=1), [{"place": "dc/r3"}], RACKS, True, id="out of another rack"),
-        pytest.param(Budget(name="b", scope="domain", level=3, at_once=1), [{"place": "dc/r2"}], RACKS, True, id="no place of this level"),
-        pytest.param(Budget(name="b", scope="domain", of="dc", at_once=1), [{"place": "dc/r3"}], RACKS, False, id="in the domain that is named"),
-        pytest.param(Budget(name="b", scope="domain", of="d", at_once=1), [{"place": "dc/r3"}], RACKS, True, id="beside the domain that is named"),
-        pytest.param(Budget(name="b", scope="group", at_once=1), [{"group": GROUP}], {"group": GROUP}, False, id="of the same group"),
-        pytest.param(Budget(name="b", scope="group", at_once=1), [{}], {}, True, id="of no group"),
-        pytest.param(Budget(name="b", scope="cloud", per_hour=1), [{}], {}, False, id="one in the last hour"),
-        pytest.param(Budget(name="b", scope="cloud", quiet=("11:00-13:00",)), [], {}, False, id="in a quiet time"),
-        pytest.param(Budget(name="b", scope="cloud", quiet=("22:00-12:00",)), [], {}, True, id="at the end of a quiet night"),
-        pytest.param(Budget(name="b", scope="cloud", quiet=("22:00-12:01",)), [], {}, False, id="before the end of a quiet night"),
-        pytest.param(Budget(name="b", scope="project", of="blue", quiet=("11:00-13:00",)), [], {}, True, id="quiet for another project"),
-        pytest.param(Budget(name="b", scope="cloud", at_once=5), [], {"to": ""}, False, id="who waits for room may wait long"),
-        pytest.param(Budget(name="b", scope="host", side="in", at_once=5), [], {"to": ""}, False, id="nobody knows where it would go"),
-        pytest.param(Budget(name="b", scope="project", of="blue", at_once=5), [], {"to": ""}, True, id="no budget concerns one that waits"),
+        pytest.param(MoveBudget(name="b", scope="cloud", at_once=2), [{}], {}, True, id="the cloud has room for one more"),
+        pytest.param(MoveBudget(name="b", scope="cloud", at_once=1), [{}], {}, False, id="the cloud has none"),
+        pytest.param(MoveBudget(name="b", scope="cell", at_once=1), [{"cell": "c2"}], {}, True, id="another cell"),
+        pytest.param(MoveBudget(name="b", scope="cell", at_once=1), [{}], {}, False, id="the same cell"),
+        pytest.param(MoveBudget(name="b", scope="cell", of="c2", at_once=1), [{}], {}, True, id="a budget of another cell"),
+        pytest.param(MoveBudget(name="b", scope="project", at_once=1), [{"project": "blue"}], {}, True, id="another project"),
+        pytest.param(MoveBudget(name="b", scope="project", at_once=1), [{}], {}, False, id="the same project"),
+        pytest.param(MoveBudget(name="b", scope="project", at_once=1), [{"project": ""}], {"project": ""}, False, id="of no project"),
+        pytest.param(MoveBudget(name="b", scope="host", side="in", at_once=1), [{"host": "h9"}], {}, False, id="to the same host"),
+        pytest.param(MoveBudget(name="b", scope="host", side="in", at_once=1), [{"to": "h3"}], {}, True, id="from the same host to another"),
+        pytest.param(MoveBudget(name="b", scope="host", side="out", at_once=1), [{"to": "h3"}], {}, False, id="out of the same host"),
+        pytest.param(MoveBudget(name="b", scope="host", at_once=1), [{"host": "h2", "to": "h4"}], {}, False, id="out of the host where it goes"),
+        pytest.param(MoveBudget(name="b", scope="host", of="h4", at_once=1), [{"host": "h4"}], {}, True, id="a budget of another host"),
+        pytest.param(MoveBudget(name="b", scope="domain", level=2, at_once=1), [{"place": "dc/r2"}], RACKS, False, id="out of the rack where it goes"),
+        pytest.param(MoveBudget(name="b", scope="domain", level=2, at_once=1), [{"place": "dc/r3"}], RACKS, True, id="out of another rack"),
+        pytest.param(MoveBudget(name="b", scope="domain", level=3, at_once=1), [{"place": "dc/r2"}], RACKS, True, id="no place of this level"),
+        pytest.param(MoveBudget(name="b", scope="domain", of="dc", at_once=1), [{"place": "dc/r3"}], RACKS, False, id="in the domain that is named"),
+        pytest.param(MoveBudget(name="b", scope="domain", of="d", at_once=1), [{"place": "dc/r3"}], RACKS, True, id="beside the domain that is named"),
+        pytest.param(MoveBudget(name="b", scope="group", at_once=1), [{"group": GROUP}], {"group": GROUP}, False, id="of the same group"),
+        pytest.param(MoveBudget(name="b", scope="group", at_once=1), [{}], {}, True, id="of no group"),
+        pytest.param(MoveBudget(name="b", scope="cloud", per_hour=1), [{}], {}, False, id="one in the last hour"),
+        pytest.param(MoveBudget(name="b", scope="cloud", quiet=("11:00-13:00",)), [], {}, False, id="in a quiet time"),
+        pytest.param(MoveBudget(name="b", scope="cloud", quiet=("22:00-12:00",)), [], {}, True, id="at the end of a quiet night"),
+        pytest.param(MoveBudget(name="b", scope="cloud", quiet=("22:00-12:01",)), [], {}, False, id="before the end of a quiet night"),
+        pytest.param(MoveBudget(name="b", scope="project", of="blue", quiet=("11:00-13:00",)), [], {}, True, id="quiet for another project"),
+        pytest.param(MoveBudget(name="b", scope="cloud", at_once=5), [], {"to": ""}, False, id="who waits for room may wait long"),
+        pytest.param(MoveBudget(name="b", scope="host", side="in", at_once=5), [], {"to": ""}, False, id="nobody knows where it would go"),
+        pytest.param(MoveBudget(name="b", scope="project", of="blue", at_once=5), [], {"to": ""}, True, id="no budget concerns one that waits"),
     ],
 )  # fmt: skip
 def test_a_movement_begins_if_each_budget_that_counts_it_has_room(
-    budget: Budget, others: list[dict[str, Any]], wish: dict[str, Any], *, begins: bool
+    budget: MoveBudget, others: list[dict[str, Any]], wish: dict[str, Any], *, begins: bool
 ) -> None:
     before = tuple(going(number, **each) for number, each in enumerate(others, start=50))
 
@@ -94,7 +94,7 @@ def test_a_movement_begins_if_each_budget_that_counts_it_has_room(
 
 
 def test_each_wish_is_judged_by_what_was_granted_before_it_and_one_that_waits_holds_up_no_other() -> None:
-    out = Budget(name="out", scope="host", side="out", at_once=1)
+    out = MoveBudget(name="out", scope="host", side="out", at_once=1)
     wishes = [[movement(1)], [movement(2)], [movement(3, host="h7")]]
 
     found = granted(out, wishes=wishes)
@@ -108,8 +108,8 @@ def test_each_wish_is_judged_by_what_was_granted_before_it_and_one_that_waits_ho
 def test_members_that_leave_together_begin_together_or_not_at_all() -> None:
     unit = [movement(number, group=GROUP, together=True) for number in (1, 2, 3)]
 
-    assert granted(Budget(name="b", scope="cloud", at_once=2), wishes=[unit]).granted == []
-    found = granted(Budget(name="b", scope="cloud", at_once=3), wishes=[unit]).granted
+    assert granted(MoveBudget(name="b", scope="cloud", at_once=2), wishes=[unit]).granted == []
+    found = granted(MoveBudget(name="b", scope="cloud", at_once=3), wishes=[unit]).granted
     assert len(found) == 3
     assert len({each.request_id for each in found}) == 1
 
@@ -124,7 +124,7 @@ def test_as_many_guests_of_a_campaign_move_as_it_says_and_those_that_wait_for_ro
 
 
 def test_of_a_group_so_many_members_stay_active_as_its_budget_says() -> None:
-    least = Budget(name="alive", scope="group", alive_min=2)
+    least = MoveBudget(name="alive", scope="group", alive_min=2)
     wishes = [[movement(number, group=GROUP)] for number in (1, 2)]
 
     found = granted(least, wishes=wishes, alive={GROUP: 3})
@@ -147,12 +147,12 @@ def test_the_highest_priority_goes_first_then_the_oldest_and_a_large_group_by_pa
 
 
 def test_the_use_of_a_budget_is_that_of_the_one_that_uses_most() -> None:
-    use = Use(Budget(name="b", scope="cell"), [going(1), going(2), going(3, cell="c2")], [going(1)])
+    use = Use(MoveBudget(name="b", scope="cell"), [going(1), going(2), going(3, cell="c2")], [going(1)])
 
     assert (told_use(use).of, told_use(use).at_once, told_use(use).last_hour) == ("c1", 2, 1)
 
 
-RIGHT = Budget(name="b", scope="cloud", at_once=1)
+RIGHT = MoveBudget(name="b", scope="cloud", at_once=1)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from bus.messages.build import BuildInstance, BuildRejected, DeleteInstance
 from bus.messages.cell import AskConsole
 from bus.messages.cloud import WorkerAlive
 from bus.messages.hosts import HostsFound, SetAggregate
-from bus.messages.keeping import Work
+from bus.messages.keeping import CampaignWork
 from bus.messages.moves import MoveWait
 from bus.rabbit.parcels import why_unfit
 from bus.rabbit.undocumented import table
@@ -121,12 +121,12 @@ async def a_campaign(much: int) -> str:
     async def ask_all(_: Sequence[Message]) -> Sequence[Message]:
         return (HostsFound(hosts=hosts),)
 
-    found = await Hosts(ask_all).of(Work(cell="c1"))
+    found = await Hosts(ask_all).of(CampaignWork(cell="c1"))
     return found.reason if isinstance(found, BuildRejected) else ""
 
 
 def campaign_work(fields: Callable[[int], Mapping[str, Any]]) -> Case:
-    return lambda much: (wrong_work(Work(cell="c1", **fields(much))) or ("", "", ""))[2]
+    return lambda much: (wrong_work(CampaignWork(cell="c1", **fields(much))) or ("", "", ""))[2]
 
 
 def of_the_host(what: str, body: Callable[[int], Mapping[str, Any]], about: str = "") -> Case:

@@ -23,17 +23,17 @@ from bus.messages.keeping import (
     AskBudgets,
     AskCampaigns,
     AskMovements,
-    Budget,
     BudgetsFound,
     BudgetState,
     CampaignHost,
     CampaignId,
     CampaignsFound,
     CampaignState,
+    CampaignWork,
+    MoveBudget,
     Movement,
     MovementId,
     MovementsFound,
-    Work,
 )
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovePlace, MovesFound
 from bus.messages.planning import AskExplanation, AskPlan, Explanation, ExplanationsFound, PlanFound
@@ -79,7 +79,7 @@ CHANGE = Change(instance=STATES[0].id, number=1, what="migrate", cell="c1", aske
 CAMPAIGN = CampaignState(
     id=CampaignId(ID),
     name="kernel",
-    work=Work(place="dc1"),
+    work=CampaignWork(place="dc1"),
     hosts={"done": 1, "waiting": 999},
     movements={"done": 1, "given_up": 2},
 )
@@ -124,7 +124,7 @@ ANSWERS: Mapping[type[Message], Callable[[Any], Message]] = {
     ),
     AskMovements: lambda _: MovementsFound(movements=(MOVEMENT,) * 100, next=MOVEMENT.id),
     AskBudgets: lambda _: BudgetsFound(
-        budgets=(BudgetState(budget=Budget(name="b", scope="cloud", at_once=5)),)
+        budgets=(BudgetState(budget=MoveBudget(name="b", scope="cloud", at_once=5)),)
     ),
     AskPlan: lambda _: PLANNED,
     AskTiles: lambda ask: Tiles(

@@ -13,7 +13,6 @@ from bus.messages.keeping import (
     AskBudgets,
     AskCampaigns,
     AskMovements,
-    Budget,
     BudgetsFound,
     BudgetState,
     BudgetUse,
@@ -21,12 +20,13 @@ from bus.messages.keeping import (
     CampaignId,
     CampaignsFound,
     CampaignState,
+    CampaignWork,
+    MoveBudget,
     Movement,
     MovementId,
     MovementsFound,
     SetCampaign,
     StartCampaign,
-    Work,
 )
 from engine.hosts import HostSetting, HostState
 from engine.inventories import ProviderId
@@ -36,7 +36,7 @@ CAMPAIGN = CampaignId(UUID(int=3))
 KERNEL = CampaignState(
     id=CAMPAIGN,
     name="kernel",
-    work=Work(place="dc1/hall2", reason=SCRIPT),
+    work=CampaignWork(place="dc1/hall2", reason=SCRIPT),
     hosts={"emptying": 1, "waiting": 1, "done": 2},
     movements={"done": 1, "moving": 1, "given_up": 1},
 )
@@ -88,7 +88,7 @@ class KeptCloud(FakeCloud):
                 return MovementsFound(movements=(stays,) if life == "given_up" else (moves,))
             case AskBudgets():
                 use = BudgetUse(of="dc1/hall2", at_once=4)
-                budget = Budget(name="halls", scope="domain", level=2, at_once=5, quiet=("22:00-06:00",))
+                budget = MoveBudget(name="halls", scope="domain", level=2, at_once=5, quiet=("22:00-06:00",))
                 return BudgetsFound(budgets=(BudgetState(budget=budget, use=use),))
             case StartCampaign():
                 self.ordered.append(question)
@@ -179,8 +179,8 @@ async def test_a_drain_and_an_evacuation_begin_a_campaign_whose_page_follows(vis
     evacuated = await root.order("/orders/evacuate?host=h1", sure="yes")
 
     drain, evacuation = [each for each in cloud.ordered if isinstance(each, StartCampaign)]
-    assert drain.work == Work(hosts=("c1/h1",), guests_at_once=10, reason="new disk")
-    assert evacuation.work == Work(kind="evacuate", hosts=("c1/h1",), guests_at_once=50, wait_s=86400)
+    assert drain.work == CampaignWork(hosts=("c1/h1",), guests_at_once=10, reason="new disk")
+    assert evacuation.work == CampaignWork(kind="evacuate", hosts=("c1/h1",), guests_at_once=50, wait_s=86400)
     for order, job in ((drain, drained), (evacuation, evacuated)):
         assert order.for_user == "root"
         # A form that is sent twice is one campaign.

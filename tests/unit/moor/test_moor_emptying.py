@@ -30,7 +30,7 @@ from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
 from engine.inventories import ProviderId
 from kit.process import stopped_by_signals
-from moor.client import CampaignDetails, Emptied, NotFound, NotInTime, Rejected, Work
+from moor.client import CampaignDetails, CampaignWork, Emptied, NotFound, NotInTime, Rejected
 from tests.asking import client_of
 from tests.simulation.loop import simulated
 
@@ -221,7 +221,7 @@ async def test_a_campaign_is_followed_to_its_end_or_until_the_time_is_up_and_goe
     moor = client_of(keeper)
     with pytest.raises(NotFound):
         await moor.follow_campaign("")
-    campaign = (await moor.start_campaign(Work(hosts=("h1",)))).id
+    campaign = (await moor.start_campaign(CampaignWork(hosts=("h1",)))).id
     with pytest.raises(NotInTime, match="campaign c has not ended within 5 s"):
         await moor.follow_campaign(campaign, timeout_s=5)
 

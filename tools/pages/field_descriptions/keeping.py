@@ -16,7 +16,7 @@ KEEPING: dict[str, dict[str, str]] = {
         "budgets": "the budgets, in the order of their names",
         "next": "the `after` of the next page; empty on the last one",
     },
-    "Budget": {
+    "MoveBudget": {
         "scope": "what is limited: the whole cloud, or each cell, domain, host, project or server group",
         "of": "only this cell, place, host, project or group; empty: each of them by itself",
         "level": "of domains: those of this level; 1 has the first name of a place alone",
@@ -57,7 +57,7 @@ KEEPING: dict[str, dict[str, str]] = {
         "next": "the `after` of the next page; null on the last one",
         "next_host": "the `after_host` of the next page of its hosts; null on the last one",
     },
-    "Work": {
+    "CampaignWork": {
         "kind": "`drain`: guests move away. `evacuate`: the hosts are down, and guests are built anew elsewhere. `restart`: guests move "
         "away, the hook runs, and the host is taken back",
         "hosts": "these hosts (`c1/h1` if several cells have the name). Empty: all that have the cell, the place and the mode",
