@@ -213,7 +213,7 @@ NUMBER_MAX = 2**31
 def why_refused(problem: Exception) -> str:
     """The words of a page about a problem."""
     if isinstance(problem, NotInTime):
-        return f"No scheduler answers: {problem}. {LOOK_AT_WORKERS}"
+        return f"No worker answers: {problem}. {LOOK_AT_WORKERS}"
     return str(problem)
 
 

@@ -11,6 +11,7 @@ from bus.messages.cell import ConsoleFound
 from moor import options, resource_commands, showing, tables
 from moor.broker import messages_command
 from moor.client import bus_client, dead_letters, finding, hosts, instances, requests
+from moor.client.books import auditing
 from moor.client.books.auditing import AuditResult
 from moor.client.bus_client import BusClient, InstanceFollower, InstanceWatch
 from moor.client.client import ClientThread
@@ -175,6 +176,18 @@ async def what_stays_not_told(real: Any, *asked: Any) -> Any:
 @planted("a drain that is stopped goes on", KeepingCalls, "cancel_campaign")
 async def stopped_drain_goes_on(_real: Any, self: Any, campaign: Any, **_: Any) -> Any:
     return (await self.show_campaign(campaign)).campaign
+
+
+# More moves at once than a budget allows, and the audit says that all is well.
+planted_by("an audit passes over exceeded budgets", auditing, "faults_of_budgets")(
+    lambda _real: lambda *_: ()
+)
+
+
+# A movement whose instance is gone would hold its part of the budgets for ever.
+planted_by("an audit passes over movements of nothing", auditing, "faults_of_movements")(
+    lambda _real: lambda *_: ()
+)
 
 
 # A move that is to wait for room fails if there is none.

@@ -67,6 +67,7 @@ async def test_the_page_of_keeping_is_true(home: Path) -> None:
         }
         away = await cloud.json("campaign", "movements", "--campaign", "hall1", "--all")
         assert {each["life"] for each in away} == {"done"}
+        await cloud.says(0, "no faults", "audit", "--settle", "0")
 
 
 async def test_campaigns_and_budgets_by_command(home: Path) -> None:

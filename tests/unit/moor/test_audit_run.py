@@ -32,7 +32,9 @@ from bus.messages.keeping import (
     AskBudgets,
     AskMovements,
     BudgetsFound,
+    BudgetState,
     CampaignId,
+    MoveBudget,
     Movement,
     MovementId,
     MovementsFound,
@@ -48,7 +50,7 @@ from moor.client.books import instance_rules, rules
 from moor.client.books.auditing import AuditOptions, AuditResult, audited, why_no_strays
 from moor.client.books.books_reader import NEW_S, BooksReader
 from moor.client.books.instance_rules import LOST
-from moor.client.books.rules import NOTHING_MOVES, OF_NOBODY, STRAY_ON_NODE, NodeInIronic
+from moor.client.books.rules import NOTHING_MOVES, OF_NOBODY, OVER_BUDGET, STRAY_ON_NODE, NodeInIronic
 from moor.client.books.views import InstanceView, OnHost
 from moor.client.bus_client import as_received
 from tests.narrowing import present
@@ -143,8 +145,11 @@ async def audit(
     return await audited(reader, options, clock=lambda: NOW, hosts=(host,) if host else ())
 
 
+ONE_AT_ONCE = MoveBudget(name="one", scope="cloud", at_once=1)
+
+
 class Keeping(Everyone):
-    """A keeper has movements of an instance that is nowhere, as they are at each look."""
+    """A keeper has movements of instances that are nowhere, as they are at each look, and a budget."""
 
     def __init__(self, *looks: tuple[Movement, ...], silent: type[Message] | None = None) -> None:
         super().__init__(a_view(), silent=silent)
@@ -153,7 +158,7 @@ class Keeping(Everyone):
     async def ask(self, question: Message) -> Message:
         match question:
             case AskBudgets():
-                return BudgetsFound(budgets=())
+                return BudgetsFound(budgets=(BudgetState(budget=ONE_AT_ONCE),))
             case AskMovements() if not self._silent:
                 found = self._movements[0] if len(self._movements) == 1 else self._movements.pop(0)
                 return MovementsFound(movements=found)
@@ -170,13 +175,24 @@ async def test_movements_are_judged_twice_and_a_keeper_that_does_not_answer_is_n
         host="h-1",
     )
     options = AuditOptions(settle=timedelta(minutes=1), keepers=True)
+    going = structs.replace(lost, life="moving", granted_at=NOW)
     told = []
-    for everyone in (Keeping((lost,)), Keeping((lost,), ()), Keeping((lost,), silent=AskMovements)):
+    for everyone in (
+        Keeping((lost,)),
+        Keeping((lost,), ()),
+        Keeping((going, going)),
+        Keeping((lost,), silent=AskMovements),
+    ):
         reader = BooksReader(everyone, dict.fromkeys(("c1", "c2"), everyone), ("c1", "c2"))
         result = await audited(reader, options, clock=lambda: NOW)
-        told.append(([each.fault.kind for each in result.findings], result.unanswered))
+        told.append((sorted({each.fault.kind for each in result.findings}), result.unanswered))
 
-    assert told == [([NOTHING_MOVES], ()), ([], ()), ([], ("the keeper",))]
+    assert told == [
+        ([NOTHING_MOVES], ()),
+        ([], ()),
+        ([OVER_BUDGET, NOTHING_MOVES], ()),
+        ([], ("the keeper",)),
+    ]
 
 
 async def test_a_fault_counts_if_both_looks_see_the_same_rows() -> None:

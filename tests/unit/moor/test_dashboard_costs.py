@@ -257,7 +257,7 @@ class Silent:
     ("path", "status", "said"),
     [
         ("/instances", 400, "not today"),
-        *((path, 503, "No scheduler answers") for path in ("/hosts", "/groups", "/why?vcpus=1")),
+        *((path, 503, "No worker answers") for path in ("/hosts", "/keeping", "/groups", "/why?vcpus=1")),
     ],
 )
 async def test_a_page_without_an_answer_says_why(path: str, status: int, said: str, visit: Visit) -> None:
