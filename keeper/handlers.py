@@ -64,7 +64,7 @@ def rejected(field: str, value: object, reason: str) -> BuildRejected:
     return BuildRejected(request_id=None, field=field, value=str(value), reason=reason)
 
 
-class Hosts:
+class CampaignHosts:
     """Finds the hosts that a campaign is over."""
 
     def __init__(self, ask_all: AskAll) -> None:
@@ -140,7 +140,7 @@ class Orders:
     ) -> None:
         self._store = store
         self._hooks = hooks
-        self._hosts = Hosts(ask_all)
+        self._hosts = CampaignHosts(ask_all)
         self._clock = clock
         self._wake = wake
 
@@ -252,7 +252,7 @@ async def with_counts(store: KeeperStore, some: Sequence[CampaignState]) -> tupl
 class Questions:
     def __init__(self, ask_all: AskAll, store: KeeperStore, clock: Callable[[], datetime]) -> None:
         self._ask_all = ask_all
-        self._hosts = Hosts(ask_all)
+        self._hosts = CampaignHosts(ask_all)
         self._store = store
         self._clock = clock
 

@@ -62,7 +62,7 @@ from keeper.core.campaigns import (
     why_not_emptied,
     withdrawn,
 )
-from keeper.core.grants import HOUR, Ledger, decide_grants, units_of
+from keeper.core.grants import HOUR, MovementLedger, decide_grants, units_of
 from keeper.hooks import Hooks
 from keeper.metrics import CAMPAIGNS, MOVEMENTS
 from keeper.settings import KeeperPace, KeeperSettings
@@ -102,7 +102,7 @@ async def pages(ask_all: AskAll, question: Any, kind: type[M]) -> AsyncIterator[
         question = structs.replace(question, after=page.next) if page.next else None
 
 
-class Keeper:
+class CampaignDriver:
     """A part that works on the campaigns that this process holds."""
 
     def __init__(
@@ -527,7 +527,7 @@ class Keeper:
 
     async def _ledger(
         self, run: Callable[..., Awaitable[Any]], campaign: CampaignState, active: Active, now: datetime
-    ) -> Ledger:
+    ) -> MovementLedger:
         """The ledger, as `run` reads it: alone, or in a transaction that has locked it."""
         budgets: list[MoveBudget] = [each.budget for each in await run(rows.all_budgets)]
         is_hourly = any(each.per_hour is not None for each in budgets)
@@ -536,7 +536,7 @@ class Keeper:
         # Those that leave do not stay, whatever was told of them before.
         leave = {each.instance for each in going}
         alive = {group: len(members - leave) for group, members in active.items()}
-        return Ledger(budgets, going, recent, {campaign.id: campaign.work.guests_at_once}, alive)
+        return MovementLedger(budgets, going, recent, {campaign.id: campaign.work.guests_at_once}, alive)
 
     async def _active(self, groups: Collection[GroupId]) -> Active:
         """The active members of each of these groups, if a budget sets a minimum of any group."""

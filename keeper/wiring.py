@@ -11,7 +11,7 @@ from bus.workers.handlers import Answer, Handler, Received, Said
 from bus.workers.worker import Worker
 from keeper.handlers import Orders, Questions, rejected
 from keeper.hooks import Hooks
-from keeper.keeping import Keeper
+from keeper.keeping import CampaignDriver
 from keeper.settings import PACE, KeeperPace, KeeperSettings
 from keeper.store_sql import KeeperStore
 from kit.clock import now
@@ -31,7 +31,7 @@ def keeper_parts(
 ) -> tuple[Part, ...]:
     """All parts of a keeper, its station included; the caller closes that. `id_` is the one under which it holds campaigns."""
     hooks = Hooks(settings.hooks_folder)
-    keeper = Keeper(station, store, hooks, settings, id_=id_ or uuid4(), clock=clock, pace=pace)
+    keeper = CampaignDriver(station, store, hooks, settings, id_=id_ or uuid4(), clock=clock, pace=pace)
     orders = Orders(station.ask_all, store, hooks, clock, keeper.wake)
     questions = Questions(station.ask_all, store, clock)
     buried: Mapping[type[Message], Sequence[Handler]] = {Message: (_on_buried,)}

@@ -36,7 +36,7 @@ class Grants(NamedTuple):
     waits: Mapping[MovementId, str]
 
 
-class Ledger(NamedTuple):
+class MovementLedger(NamedTuple):
     """What is judged by: the budgets; the movements that go on, and those granted in the last hour; how many guests of each campaign may
     move at once; and how many members of each group with a minimum are active and stay where they are.
     """
@@ -87,7 +87,7 @@ def wrong_budget(budget: MoveBudget) -> tuple[str, object, str] | None:
     return next(((f"budget.{field}", value, why) for is_wrong, field, value, why in checks if is_wrong), None)
 
 
-def decide_grants(ledger: Ledger, wishes: Iterable[Unit], now: datetime) -> Grants:
+def decide_grants(ledger: MovementLedger, wishes: Iterable[Unit], now: datetime) -> Grants:
     """Judge each unit in turn: all of it begins, or none. Those with a host to go to (`to`) only need to be within each budget. One
     without waits for room at the schedulers, and nobody knows for how long or where: it begins only if no budget limits it.
     """

@@ -4,7 +4,7 @@ from typing import Any
 
 from keeper import handlers, hooks, keeping, store_sql
 from keeper.core import campaigns, grants
-from keeper.keeping import Keeper
+from keeper.keeping import CampaignDriver
 from scheduler_worker.core.instances import moves
 from tests.planted.replacing import planted_as, rewritten
 
@@ -65,7 +65,7 @@ _changed(
 )
 # What another keeper granted since the plan was made is granted once more, under another request.
 _changed(
-    *("what was granted meanwhile is granted again", Keeper, "_decided"),
+    *("what was granted meanwhile is granted again", CampaignDriver, "_decided"),
     *("if stored.get(each.id) == was[each.id]", "if each.id in stored", "doubled"),
 )
 _changed(
@@ -109,11 +109,16 @@ _changed(
 )
 _changed(
     "a paused campaign goes on",
-    Keeper,
+    CampaignDriver,
     "_work_on",
     'if campaign.life == "running":',
     'if campaign.life != "cancelled":',
 )
 _changed(
-    "events of campaigns are lost", keeping.Keeper, "_say", "if not messages or not", "if True or not", "lost"
+    "events of campaigns are lost",
+    keeping.CampaignDriver,
+    "_say",
+    "if not messages or not",
+    "if True or not",
+    "lost",
 )

@@ -10,7 +10,7 @@ from msgspec import structs
 from bus.messages.keeping import CampaignId, MoveBudget, Movement, MovementId
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, GroupId
-from keeper.core.grants import Ledger, decide_grants, units_of, wrong_budget
+from keeper.core.grants import MovementLedger, decide_grants, units_of, wrong_budget
 from tests.ledger_checker import breaches
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -66,7 +66,7 @@ def test_what_begins_is_within_each_budget_and_what_waits_would_not_be(
     exceeded = breaches(limits, before, before)
     units = units_of(all_of_them[going_count:])
 
-    found = decide_grants(Ledger(limits, before, before, {CAMPAIGN: 99}, {}), units, NOON)
+    found = decide_grants(MovementLedger(limits, before, before, {CAMPAIGN: 99}, {}), units, NOON)
 
     granted = [*before, *found.granted]
     if not exceeded:

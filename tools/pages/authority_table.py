@@ -104,6 +104,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("instance.rebuild", "move.request", "move.end"), ("request_id",), "the last order on the instance's row"),
     Rule(("group.*",), ("id", "id_prefix", "name"), "the project of the group"),
     Rule(("migration.query", "drain.query", "cell.query", "host.query"), ("host", "name", "cell", "instances", "avoid", "to"), ROLE),
+    Rule(("campaign.*", "movement.*", "budget.*"), ("*",), ROLE),
     # Orders to a cell, and inside it.
     Rule(("place", "adopt", "move", "alternates"), ("*share.*",), f"{OF_TREE}, when placement is asked for a share of it"),
     Rule(("console.tell",), ("instance",), "the attempts of this compute's hosts"),

@@ -11,7 +11,7 @@ from bus.messages.keeping import CampaignId, MoveBudget, Movement, MovementId
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, GroupId
 from engine.refusals import TOGETHER_MAX
-from keeper.core.grants import Grants, Ledger, Use, decide_grants, told_use, units_of, wrong_budget
+from keeper.core.grants import Grants, MovementLedger, Use, decide_grants, told_use, units_of, wrong_budget
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 CAMPAIGN, GROUP = CampaignId(UUID(int=1)), GroupId(UUID(int=9))
@@ -38,7 +38,7 @@ def granted(
     *budgets: MoveBudget, wishes: list[list[Movement]], going: tuple[Movement, ...] = (), **fields: Any
 ) -> Grants:
     known: dict[str, Any] = {"recent": going, "guests_max": {CAMPAIGN: 100}, "alive": {}} | fields
-    return decide_grants(Ledger(budgets, going, **known), wishes, NOON)
+    return decide_grants(MovementLedger(budgets, going, **known), wishes, NOON)
 
 
 def going(number: int, **fields: Any) -> Movement:

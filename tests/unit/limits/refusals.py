@@ -50,7 +50,7 @@ from engine.inventories import AggregateId, ProviderId
 from ironic_sync.core import notifications
 from ironic_sync.core.offers import reasons_against
 from keeper.core.campaigns import wrong_work
-from keeper.handlers import Hosts
+from keeper.handlers import CampaignHosts
 from kit.health import read_health_address
 from kit.urls import check_hosts, read_secret
 from laboratory.computes.hosts import read_host_size
@@ -121,7 +121,7 @@ async def a_campaign(much: int) -> str:
     async def ask_all(_: Sequence[Message]) -> Sequence[Message]:
         return (HostsFound(hosts=hosts),)
 
-    found = await Hosts(ask_all).of(CampaignWork(cell="c1"))
+    found = await CampaignHosts(ask_all).of(CampaignWork(cell="c1"))
     return found.reason if isinstance(found, BuildRejected) else ""
 
 

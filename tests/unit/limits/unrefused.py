@@ -80,7 +80,6 @@ WHY: Mapping[str, Limits] = {
         "scheduler_worker/waiting.py": ["PAUSE_S_MAX"],
     },
     "a text or a list is cut where people read it, or where a program would keep too much of it": {
-        "nova_bridge/importing/shared.py": ["NAMED_MAX"],
         "bus/unreadable.py": ["REASON_SHOWN_MAX"],
         "bus/workers/dead_letters.py": ["REASON_BYTES_MAX", "REFUSED_TOLD_MAX"],
         "bus/workers/handlers.py": ["TRACEBACK_LENGTH_MAX"],
