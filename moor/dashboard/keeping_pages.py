@@ -160,7 +160,7 @@ class KeepingPages(PageRenderer):
     async def _seen(self) -> Mapping[str, Any]:
         going = await self._moor.list_campaigns().first(CAMPAIGNS_SHOWN_MAX)
         latest = await self._moor.list_campaigns(ended=True).first(CAMPAIGNS_SHOWN_MAX)
-        states = [*going, *(each for each in latest if not goes_on(each))][:CAMPAIGNS_SHOWN_MAX]
+        states = [*{each.id: each for each in (*going, *latest)}.values()][:CAMPAIGNS_SHOWN_MAX]
         campaigns = [await self._moor.show_campaign(each.id) for each in going]
         given_up = [each for state in states for each in await self._given_up(state)]
         budgets = await self._moor.list_budgets()

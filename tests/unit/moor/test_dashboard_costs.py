@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from bus.addresses import Addresses
 from bus.memory import MemoryBroker
@@ -117,7 +118,9 @@ ANSWERS: Mapping[type[Message], Callable[[Any], Message]] = {
         next="a99",
     ),
     AskCampaigns: lambda ask: CampaignsFound(
-        campaigns=(CAMPAIGN,) * (1 if ask.campaign else 20),
+        campaigns=(CAMPAIGN,)
+        if ask.campaign
+        else tuple(structs.replace(CAMPAIGN, id=CampaignId(UUID(int=at))) for at in range(20)),
         hosts=(CAMPAIGN_HOST,) * 500 if ask.campaign else (),
         next=None if ask.campaign else CAMPAIGN.id,
         next_host=None if ask.after_host else CAMPAIGN_HOST.id,
