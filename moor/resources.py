@@ -810,7 +810,7 @@ BUDGET = ResourceKind[BudgetState](
             "per hour": lambda each: _used(each.use.last_hour, each.budget.per_hour),
             "alive": lambda each: str(each.budget.alive_min or ""),
             "quiet": _quiet,
-            "most used by": lambda each: each.use.of,
+            "most used by": lambda each: each.use.of.strip("*"),
         },
         numbers=("alive",),
     ),
@@ -818,7 +818,7 @@ BUDGET = ResourceKind[BudgetState](
         ("budget", escape(each.budget.name)),
         ("limits", escape(_limited(each))),
         *(
-            (name, f"{used:,} of {most:,}" + (f", {escape(each.use.of)}" if each.use.of else ""))
+            (name, f"{used:,} of {most:,}" + (f", {escape(each.use.of)}" if each.use.of.strip("*") else ""))
             for name, used, most in (
                 ("at once", each.use.at_once, each.budget.at_once),
                 ("per hour", each.use.last_hour, each.budget.per_hour),

@@ -15,7 +15,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from engine.places import domain_of, is_within
-from moor.client import FILL_PARTS, TILE_STATES, CampaignDetails, CampaignHost, Client, Movement
+from moor.client import (
+    FILL_PARTS,
+    TILE_STATES,
+    CampaignDetails,
+    CampaignHost,
+    CampaignState,
+    Client,
+    Movement,
+)
 from moor.client.keeping import goes_on
 from moor.dashboard.rendering import (
     PAGE,
@@ -121,7 +129,7 @@ class KeepingPages(PageRenderer):
             [
                 ("Its hosts", _hosts(found.hosts[int(begin) : end], "no more hosts")),
                 ("What goes on", _moving(going)),
-                ("What was given up", _moving(await self._given_up(found))),
+                ("What was given up", _moving(await self._given_up(found.campaign))),
             ],
             orders=_orders_of(found) if reader.operates else (),
             links=(
@@ -150,12 +158,14 @@ class KeepingPages(PageRenderer):
             return self._shown
 
     async def _seen(self) -> Mapping[str, Any]:
-        states = await self._moor.list_campaigns().first(CAMPAIGNS_SHOWN_MAX)
-        campaigns = [await self._moor.show_campaign(each.id) for each in states]
-        given_up = [each for found in campaigns for each in await self._given_up(found)]
+        going = await self._moor.list_campaigns().first(CAMPAIGNS_SHOWN_MAX)
+        latest = await self._moor.list_campaigns(ended=True).first(CAMPAIGNS_SHOWN_MAX)
+        states = [*{each.id: each for each in (*going, *latest)}.values()][:CAMPAIGNS_SHOWN_MAX]
+        campaigns = [await self._moor.show_campaign(each.id) for each in going]
+        given_up = [each for state in states for each in await self._given_up(state)]
         budgets = await self._moor.list_budgets()
         return {
-            "campaigns": table_of(CAMPAIGN.columns, states, CAMPAIGN.page_of, "No campaign goes on."),
+            "campaigns": table_of(CAMPAIGN.columns, states, CAMPAIGN.page_of, "There were no campaigns."),
             "out": [(each.campaign, _hosts(_out(each)[:OUT_SHOWN_MAX])) for each in campaigns],
             "movements": _moving(await self._moor.list_movements().first(PAGE)),
             "given_up": _moving(given_up[:PAGE]),
@@ -163,11 +173,10 @@ class KeepingPages(PageRenderer):
             "cloud": await self._domains(),
         }
 
-    async def _given_up(self, found: CampaignDetails) -> list[Movement]:
-        if not found.campaign.movements.get("given_up"):
+    async def _given_up(self, campaign: CampaignState) -> list[Movement]:
+        if not campaign.movements.get("given_up"):
             return []
-        of_it = str(found.campaign.id)
-        return await self._moor.list_movements(campaign=of_it, life="given_up", ended=True).first(PAGE)
+        return await self._moor.list_movements(campaign=str(campaign.id), life="given_up").first(PAGE)
 
     async def _domains(self) -> Domain:
         now_s = asyncio.get_running_loop().time

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from bus.addresses import Addresses
 from bus.memory import MemoryBroker
@@ -117,7 +118,9 @@ ANSWERS: Mapping[type[Message], Callable[[Any], Message]] = {
         next="a99",
     ),
     AskCampaigns: lambda ask: CampaignsFound(
-        campaigns=(CAMPAIGN,) * (1 if ask.campaign else 20),
+        campaigns=(CAMPAIGN,)
+        if ask.campaign
+        else tuple(structs.replace(CAMPAIGN, id=CampaignId(UUID(int=at))) for at in range(20)),
         hosts=(CAMPAIGN_HOST,) * 500 if ask.campaign else (),
         next=None if ask.campaign else CAMPAIGN.id,
         next_host=None if ask.after_host else CAMPAIGN_HOST.id,
@@ -151,7 +154,7 @@ COSTS: Mapping[str, tuple[Mapping[type[Message], int], int, int]] = {
     "/waiting": ({AskInstances: 1}, 101, 40_000),
     "/moves": ({AskMoves: 1}, 101, 40_000),
     # Of each of 20 campaigns its 1,000 hosts, and what it has given up; and all hosts of the cloud.
-    "/keeping": ({AskCampaigns: 41, AskMovements: 21, AskBudgets: 1, AskHosts: 2}, 700, 300_000),
+    "/keeping": ({AskCampaigns: 42, AskMovements: 21, AskBudgets: 1, AskHosts: 2}, 700, 300_000),
     "/campaigns": ({AskCampaigns: 1}, 101, 30_000),
     f"/campaigns/{ID}": ({AskCampaigns: 2, AskMovements: 2}, 303, 120_000),
     "/movements": ({AskMovements: 1}, 101, 50_000),

@@ -122,7 +122,8 @@ async def test_one_page_has_the_campaigns_what_moves_the_budgets_and_the_cloud_b
 
     page = (await root.get("/keeping")).text
 
-    assert f'<a href="/campaigns/{CAMPAIGN}">kernel</a>' in page
+    # In the list, and above its hosts.
+    assert page.count(f'<a href="/campaigns/{CAMPAIGN}">kernel</a>') == 2
     assert "drain domain dc1/hall2" in page
     # Of the hosts those that are out, with a bar.
     assert ("3 / 5" in page, ">h3<" in page, ">h4<" in page) == (True, True, False)
