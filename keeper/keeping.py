@@ -62,7 +62,7 @@ from keeper.core.campaigns import (
     why_not_emptied,
     withdrawn,
 )
-from keeper.core.grants import HOUR, MovementLedger, decide_grants, units_of
+from keeper.core.grants import HOUR, MovementLedger, decide_grants, first_of_unit, units_of
 from keeper.hooks import Hooks
 from keeper.metrics import CAMPAIGNS, MOVEMENTS
 from keeper.settings import KeeperPace, KeeperSettings
@@ -436,7 +436,9 @@ class CampaignDriver:
         """Those of these units that budgets let not begin now, wherever they would go, and why."""
         now = self._clock()
         # Each to a place of its own, which no other is counted for.
-        somewhere = [[structs.replace(each, to=str(each.id)) for each in unit] for unit in units]
+        somewhere = [
+            [structs.replace(each, to=str(each.id)) for each in first_of_unit(unit)] for unit in units
+        ]
         ledger = await self._ledger(self._store.read, campaign, active, now)
         # A few more than may begin: some find no host.
         most = {campaign.id: campaign.work.guests_at_once + free}
@@ -509,7 +511,9 @@ class CampaignDriver:
             # What another keeper has changed since is planned anew.
             units = [[each for each in unit if stored.get(each.id) == was[each.id]] for unit in seen]
             may_begin = [
-                unit for unit in units if unit and all(_may_begin(each, campaign, now) for each in unit)
+                first_of_unit(unit)
+                for unit in units
+                if unit and all(_may_begin(each, campaign, now) for each in unit)
             ]
             ledger = await self._ledger(transaction.run, campaign, active, now)
             granted, waits = decide_grants(ledger, may_begin, now)
@@ -617,9 +621,9 @@ def _first_of(units: Sequence[Sequence[Movement]], most: int) -> list[Sequence[M
     found: list[Sequence[Movement]] = []
     count = 0
     for unit in units:
-        if count >= most or count + len(unit) > ASKED_MAX:
+        if count and (count >= most or count + len(unit) > ASKED_MAX):
             break
-        found.append(unit)
+        found.append(unit[:ASKED_MAX])
         count += len(unit)
     return found
 

@@ -100,7 +100,9 @@ def decide_grants(ledger: MovementLedger, wishes: Iterable[Unit], now: datetime)
         first, size = unit[0], len(unit)
         most = ledger.guests_max[first.campaign]
         why = ""
-        if first.to and of_campaigns[first.campaign] + size > most:
+        # A group that is larger than that moves when nothing else of its campaign does.
+        others = of_campaigns[first.campaign]
+        if first.to and others + size > (most if others else max(most, size)):
             why = f"guests_at_once: {most} of its campaign may move at once"
         for use in uses:
             why = why or _why_not(use, unit, alive, now)
@@ -218,10 +220,15 @@ def _minutes(times: str) -> tuple[int, int] | None:
 
 
 def units_of(planned: Sequence[Movement]) -> list[list[Movement]]:
-    """These movements in units, in the order of their turns: the highest priority first, then the oldest. Of an affinity group with more
-    members on a host than one order moves, those with the lowest ids are a unit, as schedulers choose them; the next ones follow.
-    """
+    """These movements in units, in the order of their turns: the highest priority first, then the oldest."""
     units: defaultdict[object, list[Movement]] = defaultdict(list)
     for each in sorted(planned, key=lambda one: (-one.priority, one.asked_at or EPOCH, one.id)):
         units[(each.campaign, each.cell, each.host, each.group) if each.together else each.id].append(each)
-    return [sorted(unit, key=lambda each: each.instance)[:TOGETHER_MAX] for unit in units.values()]
+    return [sorted(unit, key=lambda each: each.instance) for unit in units.values()]
+
+
+def first_of_unit(unit: Unit) -> Unit:
+    """Those that one order moves. A host is sought for the whole unit. Of a group with more members those with the lowest ids go first,
+    as schedulers choose them, and the others follow.
+    """
+    return unit[:TOGETHER_MAX]

@@ -11,7 +11,16 @@ from bus.messages.keeping import CampaignId, MoveBudget, Movement, MovementId
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, GroupId
 from engine.refusals import TOGETHER_MAX
-from keeper.core.grants import Grants, MovementLedger, Use, decide_grants, told_use, units_of, wrong_budget
+from keeper.core.grants import (
+    Grants,
+    MovementLedger,
+    Use,
+    decide_grants,
+    first_of_unit,
+    told_use,
+    units_of,
+    wrong_budget,
+)
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 CAMPAIGN, GROUP = CampaignId(UUID(int=1)), GroupId(UUID(int=9))
@@ -123,6 +132,14 @@ def test_as_many_guests_of_a_campaign_move_as_it_says_and_those_that_wait_for_ro
     assert "guests_at_once" in found.waits[MovementId(UUID(int=2))]
 
 
+def test_a_group_that_is_larger_than_that_moves_when_nothing_else_of_its_campaign_does() -> None:
+    unit = [movement(number, group=GROUP, together=True) for number in (1, 2, 3)]
+
+    assert granted(wishes=[unit], going=(going(50),), guests_max={CAMPAIGN: 2}).granted == []
+    found = granted(wishes=[unit, [movement(9)]], guests_max={CAMPAIGN: 2})
+    assert [each.id.int for each in found.granted] == [1, 2, 3]
+
+
 def test_of_a_group_so_many_members_stay_active_as_its_budget_says() -> None:
     least = MoveBudget(name="alive", scope="group", alive_min=2)
     wishes = [[movement(number, group=GROUP)] for number in (1, 2)]
@@ -143,7 +160,8 @@ def test_the_highest_priority_goes_first_then_the_oldest_and_a_large_group_by_pa
     units = units_of([late, movement(2), movement(3, priority=5), *members])
 
     assert [unit[0].id.int for unit in units] == [3, 2, 400 - TOGETHER_MAX - 4, 1]
-    assert len(units[2]) == TOGETHER_MAX
+    assert len(units[2]) == TOGETHER_MAX + 5
+    assert len(first_of_unit(units[2])) == TOGETHER_MAX
 
 
 def test_the_use_of_a_budget_is_that_of_the_one_that_uses_most() -> None:
