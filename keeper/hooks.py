@@ -106,15 +106,16 @@ async def _run(program: Path, host: CampaignHost, variables: Mapping[str, str], 
     try:
         async with asyncio.timeout(within_s):
             code = await process.wait()
-        await asyncio.wait((reading,), timeout=OUTPUT_S)
     except TimeoutError:
         return f"hook {program.name} was killed: it ran for more than {within_s:g} s"
     finally:
+        # And all that it has started.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        await asyncio.wait((reading,), timeout=OUTPUT_S)
         reading.cancel()
-        await asyncio.wait((reading,))
-    said = "" if reading.cancelled() else reading.result()
+    said = reading.result() if reading.done() and not reading.cancelled() else ""
     return f"hook {program.name} ended with code {code}: {said}".rstrip(": ") if code else ""
 
 

@@ -3,7 +3,7 @@ message.
 """
 
 from bus.message import type_of
-from bus.messages import ALL, audit, cell, cloud, hosts
+from bus.messages import ALL, audit, books, cell, cloud, hosts, keeping
 from tests.simulation.boots_checkers import FEED, WHOLE
 from tests.simulation.decision_watch import CELL_PAIR, REQUEST_PAIR, RESHAPE, VERDICT
 from tests.simulation.demands_checker import WAYS
@@ -59,6 +59,12 @@ _OF_CONSOLES = (cell.AskConsole, cell.TellConsole, cell.ConsoleTold, cell.Consol
 _OF_IMPORTS = (
     *(audit.AdoptInstance, audit.GiveBackInstance, cell.AdoptInCell, cell.GiveBackInCell),
     *(cell.AdoptGuest, cell.LeaveGuest, cell.AdoptDeployed, cell.LeaveNode),
+)
+
+# No keeper runs here, and no host has a place: tests/adversity/test_campaigns_under_kills.py, tests/properties/test_place_rules.py.
+_OF_KEEPERS = (
+    *(kind for kind in vars(keeping).values() if isinstance(kind, type) and kind in ALL),
+    *(hosts.PlaceHosts, hosts.HostsPlaced, books.SetPlaces),
 )
 
 VERDICTS = (
@@ -193,7 +199,7 @@ EVERYTHING: tuple[tuple[str, str], ...] = (
     *(
         ("type", type_of(kind))
         for kind in ALL
-        if kind not in (*_OF_SCREENS, *_OF_CONSOLES, *_OF_IMPORTS, *_OF_FEWER_HOSTS, *_OF_BUGS)
+        if kind not in (*_OF_SCREENS, *_OF_CONSOLES, *_OF_IMPORTS, *_OF_FEWER_HOSTS, *_OF_BUGS, *_OF_KEEPERS)
     ),
     *((WRITE, f"{write} / {verdict}") for write, verdicts in _ADMIN_VERDICTS.items() for verdict in verdicts),
     *((AGAIN, each) for each in _AGAIN),

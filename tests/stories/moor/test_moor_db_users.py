@@ -20,7 +20,7 @@ from tests.stories.moor.moor_process import Result, Said, moor_json, moor_says, 
 pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(180)]
 
 CELLS = "harbour,island"
-PACKAGES = ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync")
+PACKAGES = ("placement_worker", "scheduler_worker", "cell_conductor", "compute_sim", "ironic_sync", "keeper")
 
 FORBIDDEN = (
     ("moor-scheduler", "UPDATE providers SET used = '{}'"),
@@ -127,7 +127,7 @@ async def test_files_are_private_and_have_what_a_role_needs_and_no_password_is_p
     files = sorted(deployment.directory.iterdir())
     assert {file.stem for file in files} == {
         *("moor-conductor-harbour", "moor-conductor-island", "moor-ironic", "moor-operator", "moor-owner"),
-        *("moor-placement", "moor-placement-api", "moor-scheduler"),
+        *("moor-placement", "moor-placement-api", "moor-scheduler", "moor-keeper"),
     }
     assert {stat.S_IMODE(file.stat().st_mode) for file in (*files, deployment.credentials)} == {0o600}
     assert stat.S_IMODE(deployment.directory.stat().st_mode) == 0o700

@@ -11,6 +11,7 @@ import pytest
 
 from cell_conductor.tables import metadata as conductor_tables
 from compute_sim.tables import metadata as compute_tables
+from keeper.tables import metadata as keeper_tables
 from placement_worker.store_sql import PlacementStore
 from placement_worker.tables import metadata as placement_tables
 from scheduler_worker.tables import metadata as scheduler_tables
@@ -61,8 +62,12 @@ async def test_a_server_stops_when_told_and_its_writes_are_there_for_the_next(tm
 
 PLACEMENT = {*placement_tables.tables, "placement_version"}
 OTHERS = {
-    *(name for each in (scheduler_tables, conductor_tables, compute_tables) for name in each.tables),
-    *(f"{room}_version" for room in ("scheduler", "cell_conductor", "compute_sim")),
+    *(
+        name
+        for each in (scheduler_tables, conductor_tables, compute_tables, keeper_tables)
+        for name in each.tables
+    ),
+    *(f"{room}_version" for room in ("scheduler", "cell_conductor", "compute_sim", "keeper")),
 }
 
 
