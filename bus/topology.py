@@ -304,7 +304,7 @@ ROLES: tuple[Role, ...] = (
         reads=(IRONIC_EVENTS, "ironic.{cell}.work"),
         asks=True,
     ),
-    # What it says of moves and hosts an operator's client may say, too.
+    # An operator's client may send each of these messages about moves and hosts, too.
     Role(
         "keeper",
         writes=_rights("keeper", "*"),

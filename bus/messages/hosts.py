@@ -197,7 +197,7 @@ class HostSet(AnswerMessage, frozen=True, tag="host.was_set"):
 
 
 class HostPlaced(Value, frozen=True):
-    """A host was placed: who said so, and its place before."""
+    """A host was placed: `by` is the user that asked for it, `before` its place before."""
 
     by: Label = ""
     before: Place = ""
@@ -205,7 +205,7 @@ class HostPlaced(Value, frozen=True):
 
 class HostChanged(CellMessage, frozen=True, tag="host.changed"):
     """The mode of a host was set, it was placed, a host that was dead has cleaned up, or a host was deleted. `host` is the host's state
-    now; of a host that was `deleted`, its last one. If it was placed, `placed` says by whom, and where it was before.
+    now; of a host that was `deleted`, its last one. If it was placed, `placed` names the user that asked for it, and its place before.
     """
 
     ROUTE = Route(Kind.EVENT, by=("scheduler",), public=True)

@@ -27,7 +27,7 @@ PLANNED_MAX = 1000
 # Budgets: limits on movements.
 
 BudgetScope = Literal["cloud", "cell", "domain", "host", "project", "group"]
-# Of a cell, a domain or a host: what leaves it, or what comes there; empty: both.
+# A budget of domains or hosts may limit only the movements out of them, or only those into them; empty: both.
 Side = Literal["", "out", "in"]
 
 
@@ -35,8 +35,8 @@ class MoveBudget(Value, frozen=True):
     """A limit on movements, by its name. A movement counts from its grant to its end, and for one hour after its grant in `per_hour`.
 
     `of` names the one cell, place, host (`c1/h1`), project or server group that is limited; empty: each of them by itself, of domains
-    each of this `level`. In the times of day in `quiet` (`22:00-06:00`, UTC) nothing is granted. Of a group, `alive_min` members stay
-    active where they are.
+    each of this `level`. In the times of day in `quiet` (`22:00-06:00`, UTC) nothing is granted. At least `alive_min` members of a
+    group stay active where they are.
     """
 
     name: Annotated[Label, Meta(description="the budget's name")]
@@ -59,7 +59,7 @@ class BudgetUse(Value, frozen=True):
 
 
 class BudgetState(Value, frozen=True):
-    """A budget, its use, and who set it when."""
+    """A budget and its use; `by` is the user that set it."""
 
     budget: MoveBudget
     use: BudgetUse = BudgetUse()
@@ -113,7 +113,7 @@ HostStage = Literal["waiting", "emptying", "hook", "returning", "done", "failed"
 
 
 class CampaignWork(Value, frozen=True):
-    """What a campaign does, and with which hosts: those in `hosts` (`c1/h1` if several cells have the name), or else all hypervisors that
+    """The work of a campaign, and its hosts: those in `hosts` (`c1/h1` if several cells have the name), or else all hypervisors that
     have this `cell`, `place` and `mode` and are up, or down for an evacuation; not both.
 
     At most `at_once` hosts are out at the same time, and `guests_at_once` instances move. The first `canary` hosts go before all others, and
@@ -312,8 +312,9 @@ class Movement(Value, frozen=True):
 
 
 class AskMovements(StrictMessage, frozen=True, tag="movement.query"):
-    """Asks for a page of movements in the order of their ids, after `after`: those that go on, or with `ended` all of them; of this campaign
-    (its name or id), this instance or this host.
+    """Asks for a page of movements in the order of their ids, after `after`: those that go on, or with `ended` all of them.
+
+    `campaign` (its name or id), `instance` and `host` limit the page to movements of these.
     """
 
     ROUTE = Route(Kind.QUESTION, "keeper.questions", answer="movement.found", by=("admin",))
