@@ -16,8 +16,7 @@ from uuid import UUID, uuid5
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import AskInstances, BuildRejected, InstancesFound, InstanceState
-from bus.messages.hosts import AskHosts, HostsFound
+from bus.messages.build import BuildRejected
 from bus.messages.keeping import (
     CAMPAIGN_HOSTS_MAX,
     PLANNED_MAX,
@@ -40,19 +39,17 @@ from bus.messages.keeping import (
     SetCampaign,
     StartCampaign,
 )
-from bus.messages.planning import AskDrain, DrainedInstance, DrainFound
 from bus.unreadable import Unreadable
 from bus.workers.handlers import Answer, Bury, Handlers, ReadOnly, Received, Said, answering
 from engine.hosts import HostState, host_in_cell, names_clash
 from engine.inventories import ProviderId
 from keeper import store_sql as rows
-from keeper.core.campaigns import is_guest, wrong_work
+from keeper.asking import Schedulers, named
+from keeper.core.campaigns import wrong_work
 from keeper.core.grants import HOUR, Use, told_use, wrong_budget
 from keeper.hooks import Hooks
-from keeper.keeping import ASKED_MAX, AVOIDED_MAX, AskAll, asked, pages
 from keeper.store_sql import KeeperStore, counted
 
-HOSTS_PAGE = 500
 # Of a host that schedulers have forgotten, the id follows from its name.
 OF_FORGOTTEN = UUID("5b0a9d1e-8f42-4f0c-9d37-6d2f1c4a7e55")
 LIVES: Mapping[str, CampaignLife] = {"pause": "paused", "resume": "running", "cancel": "cancelled"}
@@ -67,12 +64,12 @@ def rejected(field: str, value: object, reason: str) -> BuildRejected:
 class CampaignHosts:
     """Finds the hosts that a campaign is over."""
 
-    def __init__(self, ask_all: AskAll) -> None:
-        self._ask_all = ask_all
+    def __init__(self, schedulers: Schedulers) -> None:
+        self._schedulers = schedulers
 
     async def of(self, work: CampaignWork) -> list[CampaignHost] | BuildRejected:
         """The hosts in the order of their turns: those with the fewest guests first, so that their room takes the guests of the others."""
-        found = await (self._named(work) if work.hosts else self._chosen(work))
+        found = await (self._named(work) if work.hosts else self._schedulers.hosts_for(work))
         if isinstance(found, BuildRejected):
             return found
         if not found:
@@ -89,28 +86,11 @@ class CampaignHosts:
         found.sort(key=lambda each: (each.instances, each.cell, each.name))
         return [CampaignHost(id=each.id, host=each.name, cell=each.cell, place=each.place) for each in found]
 
-    async def _chosen(self, work: CampaignWork) -> list[HostState]:
-        question = AskHosts(
-            cell=work.cell,
-            place=work.place,
-            mode=work.mode,
-            kind="hypervisor",
-            up=work.kind != "evacuate",
-            limit=HOSTS_PAGE,
-        )
-        found: list[HostState] = []
-        async for page in pages(self._ask_all, question, HostsFound):
-            found += page.hosts
-            if len(found) > CAMPAIGN_HOSTS_MAX:
-                break
-        return found
-
     async def _named(self, work: CampaignWork) -> list[HostState] | BuildRejected:
-        names = list(dict.fromkeys(work.hosts))
-        pages = await asked(self._ask_all, [AskHosts(name=each) for each in names], HostsFound)
         found: dict[ProviderId, HostState] = {}
-        for name, page in zip(names, pages, strict=True):
-            hosts = page.hosts or await self._forgotten(name, work)
+        called = await self._schedulers.hosts_called(dict.fromkeys(work.hosts))
+        for name, known in called.items():
+            hosts = known or await self._forgotten(name, work)
             if len(hosts) != 1:
                 cells = sorted({each.cell for each in hosts})
                 return rejected("work.hosts", name, names_clash(name, cells) if hosts else "no such host")
@@ -121,8 +101,8 @@ class CampaignHosts:
         """A host that schedulers have forgotten may still have guests to evacuate."""
         if work.kind != "evacuate":
             return ()
-        (page,) = await asked(self._ask_all, (AskInstances(host=name, living=True),), InstancesFound)
-        cells = sorted({(each.cell, each.host) for each in page.instances if is_guest(each)})
+        guests = (await self._schedulers.guests_on((name,)))[name]
+        cells = sorted({(each.cell, each.host) for each, _ in guests})
         return [
             HostState(id=ProviderId(uuid5(OF_FORGOTTEN, f"{cell}/{host}")), name=host, cell=cell, up=False)
             for cell, host in cells
@@ -132,7 +112,7 @@ class CampaignHosts:
 class Orders:
     def __init__(
         self,
-        ask_all: AskAll,
+        schedulers: Schedulers,
         store: KeeperStore,
         hooks: Hooks,
         clock: Callable[[], datetime],
@@ -140,7 +120,7 @@ class Orders:
     ) -> None:
         self._store = store
         self._hooks = hooks
-        self._hosts = CampaignHosts(ask_all)
+        self._hosts = CampaignHosts(schedulers)
         self._clock = clock
         self._wake = wake
 
@@ -163,14 +143,19 @@ class Orders:
             asked_at=self._clock(),
         )
         if known := await self._store.read(rows.campaigns_called, str(order.id)):
-            is_same = (known[0].name, known[0].work) == (wanted.name, wanted.work)
-            other = rejected("id", order.id, "duplicate id: it belongs to another campaign")
-            return await self._told(known[0]) if is_same else other
-        hosts = await self._why_not(wanted) or await self._hosts.of(order.work)
+            return await self._same(known[0], wanted)
+        hosts = self._why_wrong(order.work) or await self._hosts.of(order.work)
         if isinstance(hosts, BuildRejected):
             return hosts
         async with self._store.transaction() as transaction:
             await transaction.run(rows.lock_ledger)
+            # It may have come twice at the same time.
+            if (same := await transaction.run(rows.lock_campaign, order.id)) is not None:
+                return await self._same(same, wanted)
+            for other in await transaction.run(rows.campaigns_called, wanted.name):
+                if other.ended_at is None:
+                    why = f"campaign {other.id} of this name goes on: choose another name"
+                    return rejected("name", wanted.name, why)
             taken = await transaction.run(rows.others_with, [each.id for each in hosts])
             free = [each for each in hosts if each.id not in taken]
             if taken and not (order.join and free):
@@ -182,18 +167,18 @@ class Orders:
         self._wake()
         return await self._told(wanted)
 
-    async def _why_not(self, wanted: CampaignState) -> BuildRejected | None:
-        """Why there can be no such campaign, whatever hosts it is over."""
-        work = wanted.work
+    def _why_wrong(self, work: CampaignWork) -> BuildRejected | None:
         if wrong := wrong_work(work):
             return rejected(*wrong)
         if work.hook and (why := self._hooks.why_unknown(work.hook)):
             return rejected("work.hook", work.hook, why)
-        others = await self._store.read(rows.campaigns_called, wanted.name)
-        if others and others[0].life in ("running", "paused"):
-            why = f"campaign {others[0].id} of this name goes on: choose another name"
-            return rejected("name", wanted.name, why)
         return None
+
+    async def _same(self, known: CampaignState, wanted: CampaignState) -> Message:
+        """The answer to an order with an id that is known."""
+        is_same = (known.name, known.work) == (wanted.name, wanted.work)
+        other = rejected("id", wanted.id, "duplicate id: it belongs to another campaign")
+        return await self._told(known) if is_same else other
 
     async def _set(self, ask: Received[SetCampaign]) -> Message:
         order = ask.message
@@ -202,7 +187,8 @@ class Orders:
             return CampaignsFound(campaigns=())
         async with self._store.transaction() as transaction:
             known = await transaction.run(rows.lock_campaign, called[0].id)
-            assert known is not None, "a campaign is not forgotten while it goes on"
+            if known is None:
+                return CampaignsFound(campaigns=())
             life = LIVES[order.to]
             if known.life not in ("running", "paused", life):
                 return rejected("campaign", order.campaign, f"it is {known.life}: begin another one")
@@ -250,9 +236,9 @@ async def with_counts(store: KeeperStore, some: Sequence[CampaignState]) -> tupl
 
 
 class Questions:
-    def __init__(self, ask_all: AskAll, store: KeeperStore, clock: Callable[[], datetime]) -> None:
-        self._ask_all = ask_all
-        self._hosts = CampaignHosts(ask_all)
+    def __init__(self, schedulers: Schedulers, store: KeeperStore, clock: Callable[[], datetime]) -> None:
+        self._schedulers = schedulers
+        self._hosts = CampaignHosts(schedulers)
         self._store = store
         self._clock = clock
 
@@ -320,16 +306,12 @@ class Questions:
         hosts = await self._hosts.of(work)
         if isinstance(hosts, BuildRejected):
             return hosts
-        names = {(each.cell, each.host): host_in_cell(each.cell, each.host) for each in hosts}
-        found = await self._guests([*names.values()])
+        names = {(each.cell, each.host): named(each) for each in hosts}
+        on = await self._schedulers.guests_on([*names.values()], enough=PLANNED_MAX + 1)
+        found = [each for guests in on.values() for each, _ in guests]
         guests = found[:PLANNED_MAX]
-        away = () if work.kind == "restart" else tuple(names.values())[:AVOIDED_MAX]
-        plans: dict[object, DrainedInstance] = {}
-        for start in range(0, len(guests), ASKED_MAX):
-            some = tuple([each.id for each in guests[start : start + ASKED_MAX]])
-            asks = AskDrain(host="", instances=some, avoid=away, to=work.to, evacuate=work.kind == "evacuate")
-            (drained,) = await asked(self._ask_all, (asks,), DrainFound)
-            plans |= {each.id: each for each in drained.instances}
+        away = () if work.kind == "restart" else hosts
+        plans = await self._schedulers.plan([each.id for each in guests], work, away)
         planned = tuple(
             [
                 PlannedMovement(
@@ -362,16 +344,6 @@ class Questions:
             seconds=round(len(guests) * took / count) if count else None,
             limit=await self._tightest(work),
         )
-
-    async def _guests(self, names: Sequence[str]) -> list[InstanceState]:
-        found: list[InstanceState] = []
-        for name in names:
-            question = AskInstances(host=name, living=True, limit=ASKED_MAX)
-            async for page in pages(self._ask_all, question, InstancesFound):
-                found += filter(is_guest, page.instances)
-            if len(found) > PLANNED_MAX:
-                break
-        return found
 
     async def _tightest(self, work: CampaignWork) -> str:
         """What lets the fewest guests move at once."""

@@ -30,7 +30,7 @@ from bus.messages.keeping import (
 from engine.inventories import ProviderId
 from keeper.core.campaigns import GOING, OPEN, OPEN_STAGES
 from keeper.tables import budgets, campaigns, hosts, ledger, movements
-from kit.sql import Database, DatabaseSettings, Transaction, among, insert, open_database, read_once
+from kit.sql import Database, DatabaseSettings, Id, Transaction, among, insert, open_database, read_once
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +40,21 @@ _campaign = msgspec.json.Decoder(CampaignState).decode
 _host = msgspec.json.Decoder(CampaignHost).decode
 _movement = msgspec.json.Decoder(Movement).decode
 _budget = msgspec.json.Decoder(BudgetState).decode
+
+_is_open = campaigns.c.ended_at.is_(None)
+_key = sa.bindparam("key", type_=Id)
+_of = sa.bindparam("of", type_=Id)
+_SAVE_HOST = (
+    sa.update(hosts)
+    .where(hosts.c.campaign == _of, hosts.c.host == _key)
+    .values(unsaid=hosts.c.unsaid | (hosts.c.stage != sa.bindparam("to", type_=hosts.c.stage.type)))
+)
+_SAVE_MOVEMENT = sa.update(movements).where(movements.c.id == _key)
+_of_others = movements.alias()
+_PLAN_AGAIN = _SAVE_MOVEMENT.where(
+    (movements.c.life == "withdrawn") | (movements.c.life == "done"),
+    ~sa.exists().where(_of_others.c.instance == _of, _of_others.c.is_open),
+)
 
 
 class Unsaid(Struct, frozen=True):
@@ -57,19 +72,18 @@ def add_campaign(connection: Connection, campaign: CampaignState) -> None:
     connection.execute(sa.insert(campaigns).values(id=campaign.id, **_of_campaign(campaign)))
 
 
-def save_campaign(connection: Connection, campaign: CampaignState, *, is_open: bool = True) -> None:
+def save_campaign(connection: Connection, campaign: CampaignState) -> None:
     changed = sa.update(campaigns).where(campaigns.c.id == campaign.id)
-    connection.execute(changed.values(**_of_campaign(campaign) | {"is_open": is_open}))
+    connection.execute(changed.values(**_of_campaign(campaign)))
 
 
 def _of_campaign(campaign: CampaignState) -> dict[str, Any]:
-    body = _encode(campaign)
     return {
         "name": campaign.name,
-        "is_open": True,
         "asked_at": campaign.asked_at,
+        "ended_at": campaign.ended_at,
         "unsaid": True,
-        "body": body,
+        "body": _encode(campaign),
     }
 
 
@@ -83,7 +97,7 @@ def campaigns_called(connection: Connection, name: str) -> list[CampaignState]:
     is_it = campaigns.c.name == name
     with suppress(ValueError):
         is_it |= campaigns.c.id == UUID(name)
-    newest = campaigns.c.is_open.desc(), campaigns.c.asked_at.desc()
+    newest = _is_open.desc(), campaigns.c.asked_at.desc()
     query = sa.select(campaigns.c.body).where(is_it).order_by(*newest).limit(1)
     return [*map(_campaign, connection.scalars(query))]
 
@@ -96,7 +110,7 @@ def campaign_page(
         sa.select(campaigns.c.body).order_by(campaigns.c.asked_at.desc(), campaigns.c.id.desc()).limit(limit)
     )
     if not ended:
-        query = query.where(campaigns.c.is_open)
+        query = query.where(_is_open)
     if after is not None:
         place = sa.select(campaigns.c.asked_at, campaigns.c.id).where(campaigns.c.id == after).subquery()
         before = (
@@ -115,7 +129,7 @@ def take(
     """
     is_free = campaigns.c.holder.is_(None) | (campaigns.c.held_until <= now)
     found = sa.select(campaigns.c.id, campaigns.c.body).where(
-        campaigns.c.is_open, (campaigns.c.holder == holder) | is_free
+        _is_open, (campaigns.c.holder == holder) | is_free
     )
     in_turn = found.order_by(campaigns.c.held_until.nulls_first(), campaigns.c.asked_at).limit(limit)
     rows = connection.execute(in_turn.with_for_update(skip_locked=True)).all()
@@ -150,45 +164,42 @@ def others_with(connection: Connection, wanted: Collection[ProviderId]) -> dict[
     return {ProviderId(host): name for host, name in connection.execute(query)}
 
 
-def add_hosts(connection: Connection, campaign: CampaignId, added: Sequence[CampaignHost]) -> int:
-    """Add these hosts in the order of their turns. Returns how many were added: those of another open campaign are not."""
+def add_hosts(connection: Connection, campaign: CampaignId, added: Sequence[CampaignHost]) -> None:
+    """Add these hosts, which no open campaign has, in the order of their turns."""
     rows = [
-        {"campaign": campaign, "host": each.id, "turn": turn, **_of_host(each)}
+        {"campaign": campaign, "host": each.id, "turn": turn, "unsaid": True, **_of_host(each)}
         for turn, each in enumerate(added)
     ]
-    return sum(
-        connection.execute(insert(connection, hosts).values(row).on_conflict_do_nothing()).rowcount
-        for row in rows
-    )
+    connection.execute(sa.insert(hosts), rows)
 
 
-def save_host(
-    connection: Connection, campaign: CampaignId, host: CampaignHost, *, is_news: bool = True
-) -> None:
-    """Write a host. Listeners are told only of what `is_news`, such as another stage."""
-    changed = sa.update(hosts).where(hosts.c.campaign == campaign, hosts.c.host == host.id)
-    values = _of_host(host) if is_news else {"body": _encode(host)}
-    connection.execute(changed.values(**values))
+def save_hosts(connection: Connection, campaign: CampaignId, changed: Sequence[CampaignHost]) -> None:
+    """Write these hosts. Listeners are told of those that come to another stage."""
+    if changed:
+        rows = [{"of": campaign, "key": each.id, "to": each.stage, **_of_host(each)} for each in changed]
+        connection.execute(_SAVE_HOST, rows)
 
 
 def _of_host(host: CampaignHost) -> dict[str, Any]:
-    is_open = host.stage in OPEN_STAGES
-    return {"stage": host.stage, "is_open": is_open, "unsaid": True, "body": _encode(host)}
+    return {"stage": host.stage, "is_open": host.stage in OPEN_STAGES, "body": _encode(host)}
 
 
 def hosts_at(
     connection: Connection, campaign: CampaignId, stages: Collection[HostStage], limit: int
 ) -> list[CampaignHost]:
-    """The first hosts at these stages, in the order of their turns; locked in a transaction that writes."""
+    """The first hosts at these stages, in the order of their turns."""
     query = sa.select(hosts.c.body).where(hosts.c.campaign == campaign, hosts.c.stage.in_(stages))
-    return [*map(_host, connection.scalars(query.order_by(hosts.c.turn).limit(limit).with_for_update()))]
+    return [*map(_host, connection.scalars(query.order_by(hosts.c.turn).limit(limit)))]
 
 
-def lock_host(connection: Connection, campaign: CampaignId, host: ProviderId) -> CampaignHost | None:
-    query = (
-        sa.select(hosts.c.body).where(hosts.c.campaign == campaign, hosts.c.host == host).with_for_update()
+def lock_hosts(
+    connection: Connection, campaign: CampaignId, wanted: Collection[ProviderId]
+) -> dict[ProviderId, CampaignHost]:
+    query = sa.select(hosts.c.body).where(
+        hosts.c.campaign == campaign, among(connection, hosts.c.host, wanted)
     )
-    return next(map(_host, connection.scalars(query)), None)
+    found = map(_host, connection.scalars(query.order_by(hosts.c.host).with_for_update()))
+    return {each.id: each for each in found}
 
 
 def host_page(
@@ -214,22 +225,19 @@ def count_stages(connection: Connection, wanted: Collection[CampaignId]) -> dict
 
 def add_movements(connection: Connection, planned: Sequence[Movement]) -> None:
     """Add these movements. One that has ended without a failure is planned again. None is added of an instance that another campaign moves."""
-    for each in planned:
-        values = _of_movement(each)
-        new = insert(connection, movements).values(id=each.id, **values).on_conflict_do_nothing()
-        if connection.execute(new).rowcount:
-            continue
-        others = movements.alias()
-        clash = sa.exists().where(others.c.instance == each.instance, others.c.is_open)
-        back = sa.update(movements).where(
-            movements.c.id == each.id, movements.c.life.in_(("withdrawn", "done")), ~clash
-        )
-        connection.execute(back.values(**values))
+    if not planned:
+        return
+    rows = {each.id: {"id": each.id, **_of_movement(each)} for each in planned}
+    new = insert(connection, movements).on_conflict_do_nothing().returning(movements.c.id)
+    added = {*connection.scalars(new, [*rows.values()])}
+    known = [{**row, "key": id_, "of": row["instance"]} for id_, row in rows.items() if id_ not in added]
+    if known:
+        connection.execute(_PLAN_AGAIN, known)
 
 
 def save_movements(connection: Connection, changed: Sequence[Movement]) -> None:
-    for each in changed:
-        connection.execute(sa.update(movements).where(movements.c.id == each.id).values(**_of_movement(each)))
+    if changed:
+        connection.execute(_SAVE_MOVEMENT, [{"key": each.id, **_of_movement(each)} for each in changed])
 
 
 def _of_movement(movement: Movement) -> dict[str, Any]:
@@ -256,11 +264,15 @@ def lock_movements(connection: Connection, wanted: Collection[MovementId]) -> li
 
 
 def movements_of(
-    connection: Connection, campaign: CampaignId, lives: Collection[MovementLife], host: str = ""
+    connection: Connection,
+    campaign: CampaignId,
+    lives: Collection[MovementLife],
+    names: Collection[str] | None = None,
 ) -> list[Movement]:
-    """The movements of a campaign with these lives; of this host alone, if one is named."""
+    """The movements of a campaign with these lives; of hosts with these names alone, if any are given."""
     query = sa.select(movements.c.body).where(movements.c.campaign == campaign, movements.c.life.in_(lives))
-    query = query.where(movements.c.host == host) if host else query
+    if names is not None:
+        query = query.where(among(connection, movements.c.host, names))
     return [*map(_movement, connection.scalars(query.order_by(movements.c.id)))]
 
 
@@ -306,14 +318,6 @@ def movement_page(
 
 def count_lives(connection: Connection, wanted: Collection[CampaignId]) -> dict[CampaignId, dict[str, int]]:
     return _counts(connection, movements, movements.c.life, wanted)
-
-
-def count_of_host(connection: Connection, campaign: CampaignId, host: str) -> dict[str, int]:
-    """How many movements of this host have each life."""
-    query = sa.select(movements.c.life, sa.func.count()).where(
-        movements.c.campaign == campaign, movements.c.host == host
-    )
-    return {row[0]: row[1] for row in connection.execute(query.group_by(movements.c.life))}
 
 
 def _counts(
@@ -388,8 +392,8 @@ def note_said(connection: Connection, said: Unsaid) -> None:
 
 
 def forget(connection: Connection, before: datetime, limit: int) -> int:
-    """Delete campaigns that nothing goes on of, with their hosts and movements. Returns how many of them."""
-    old = sa.select(campaigns.c.id).where(~campaigns.c.is_open, campaigns.c.asked_at < before).limit(limit)
+    """Delete campaigns that have ended before then, with their hosts and movements. Returns how many of them."""
+    old = sa.select(campaigns.c.id).where(campaigns.c.ended_at < before).limit(limit)
     gone = [*connection.scalars(old)]
     for table, column in (
         (movements, movements.c.campaign),

@@ -32,9 +32,9 @@ campaigns = Table(
     metadata,
     Column("id", Id, primary_key=True),
     Column("name", String(255), nullable=False),
-    # Until nothing of it goes on any more: a cancelled one is open as long as something moves.
-    Column("is_open", Boolean, nullable=False),
     Column("asked_at", Moment, nullable=False),
+    # When nothing of it went on any more: a cancelled one is open as long as something moves.
+    Column("ended_at", Moment),
     # The keeper that works on it, until when. NULL: none.
     Column("holder", Id),
     Column("held_until", Moment),
@@ -44,8 +44,8 @@ campaigns = Table(
     Index(None, "name"),
     Index(None, "asked_at", "id"),
 )
-_open = text("is_open")
-Index("ix_keeper_campaigns_open", campaigns.c.asked_at, postgresql_where=_open, sqlite_where=_open)
+_not_ended = text("ended_at IS NULL")
+Index("ix_keeper_campaigns_open", campaigns.c.asked_at, postgresql_where=_not_ended, sqlite_where=_not_ended)
 
 hosts = Table(
     "keeper_hosts",
@@ -59,6 +59,7 @@ hosts = Table(
     Column("body", LargeBinary, nullable=False),
     Index(None, "campaign", "turn"),
 )
+_open = text("is_open")
 # A host is in one campaign at a time.
 Index("ix_keeper_hosts_open", hosts.c.host, unique=True, postgresql_where=_open, sqlite_where=_open)
 

@@ -9,6 +9,7 @@ from bus.workers.connections import Station
 from bus.workers.consuming import Subscription
 from bus.workers.handlers import Answer, Handler, Received, Said
 from bus.workers.worker import Worker
+from keeper.asking import Schedulers
 from keeper.handlers import Orders, Questions, rejected
 from keeper.hooks import Hooks
 from keeper.keeping import CampaignDriver
@@ -31,9 +32,12 @@ def keeper_parts(
 ) -> tuple[Part, ...]:
     """All parts of a keeper, its station included; the caller closes that. `id_` is the one under which it holds campaigns."""
     hooks = Hooks(settings.hooks_folder)
-    keeper = CampaignDriver(station, store, hooks, settings, id_=id_ or uuid4(), clock=clock, pace=pace)
-    orders = Orders(station.ask_all, store, hooks, clock, keeper.wake)
-    questions = Questions(station.ask_all, store, clock)
+    schedulers = Schedulers(station.ask_all)
+    keeper = CampaignDriver(
+        station, schedulers, store, hooks, settings, id_=id_ or uuid4(), clock=clock, pace=pace
+    )
+    orders = Orders(schedulers, store, hooks, clock, keeper.wake)
+    questions = Questions(schedulers, store, clock)
     buried: Mapping[type[Message], Sequence[Handler]] = {Message: (_on_buried,)}
     return (
         Worker(station, Subscription("keeper.requests", orders.handlers(), store, before_burial=buried)),

@@ -428,7 +428,10 @@ class Planner:
         places = {row.id: (row.told.cell, row.told.host) for row in rows if row.id not in busy}
         left = {place: self._why_all_stay(*place) for place in places.values()}
         reasons = {**busy, **{id_: why for id_, place in places.items() if (why := left[place])}}
-        avoided = lowered((*question.avoid, *(host_in_cell(*place) for place in left)))
+        columns = self._picture.columns
+        to_avoid = [row for each in question.avoid if (row := self._picture.row_of(each)) >= 0]
+        away = [(columns.cells.names[int(columns.cell[row])], columns.names[row]) for row in to_avoid]
+        avoided = lowered([host_in_cell(*place) for place in (*left, *away)])
         # Hosts that the boot named do not bind a move.
         allowed = lowered(question.to)
         known = {

@@ -9,7 +9,7 @@ from msgspec import Meta
 from bus.message import AnswerMessage, Kind, ProjectMessage, Route, StrictMessage
 from bus.messages.build import BuildInstance, InstanceState
 from engine.flavors import InstanceId, RequestId
-from engine.inventories import GroupId, Integer, Label, Moment, Natural, Value
+from engine.inventories import GroupId, Integer, Label, Moment, Natural, ProviderId, Value
 from engine.places import Place
 from engine.refusals import (
     ExhaustedPool,
@@ -83,15 +83,15 @@ class AskDrain(StrictMessage, frozen=True, tag="drain.query"):
     within its cell. Nothing is claimed or moved. At most 200 instances are planned.
 
     With `instances`, these are planned in place of the host's, as if all left their hosts at once: none of them goes to a host that one of
-    them leaves. `evacuate`: their hosts are down. None goes to a host in `avoid`, and if there are any in `to`, all go to these. A host
-    has its cell before it (`c1/h1`) if several cells have its name.
+    them leaves. `evacuate`: their hosts are down. None goes to a host whose id is in `avoid`, and if there are any in `to`, all go to these. A
+    host has its cell before it (`c1/h1`) if several cells have its name.
     """
 
     ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="drain.found", by=("admin", "keeper"))
 
     host: Label = ""
     instances: Annotated[tuple[InstanceId, ...], Meta(max_length=200)] = ()
-    avoid: Annotated[tuple[Label, ...], Meta(max_length=1000)] = ()
+    avoid: Annotated[tuple[ProviderId, ...], Meta(max_length=5000)] = ()
     to: Annotated[tuple[Label, ...], Meta(max_length=1000)] = ()
     evacuate: bool = False
 

@@ -9,8 +9,10 @@ planned ──▶ granted ──▶ moving ──▶ done
 planned ──▶ withdrawn      the campaign has ended, or the instance has left by itself
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import uuid5
 
 from msgspec import structs
@@ -28,7 +30,7 @@ from bus.messages.keeping import (
 )
 from bus.messages.moves import MOVE_LIMITS, MoveInstance, MoveWait, is_to_wait_again
 from bus.messages.planning import DrainedInstance
-from engine.hosts import HostState, host_in_cell
+from engine.hosts import HostMode, HostState, host_in_cell
 from engine.inventories import INTEGER_MAX
 from engine.refusals import TOGETHER_MAX
 
@@ -46,6 +48,9 @@ OPEN: tuple[MovementLife, ...] = (*PLANNED, *GOING)
 SECONDS_MAX = 30 * 86_400
 # As `UserName` allows.
 FOR_USER_MAX = 100
+
+# The instances on a host, as schedulers tell of them.
+Guests = Sequence[tuple[InstanceState, InstanceDetails]]
 
 
 def wrong_work(work: CampaignWork) -> tuple[str, object, str] | None:
@@ -108,6 +113,11 @@ def staged(host: CampaignHost, stage: HostStage, now: datetime, reason: str = ""
     )
 
 
+def is_at_stage_of(host: CampaignHost, other: CampaignHost) -> bool:
+    """Is it at the same stage, and since the same time?"""
+    return (host.stage, host.stage_at) == (other.stage, other.stage_at)
+
+
 def why_not_emptied(work: CampaignWork, told: HostState | None) -> str:
     """Why a host is not emptied any more: a person's order for it wins. Empty if it is, or if schedulers do not know it."""
     if told is None:
@@ -118,11 +128,74 @@ def why_not_emptied(work: CampaignWork, told: HostState | None) -> str:
     return "" if told.setting.mode == "draining" else f"it was set {told.setting.mode}{by}"
 
 
+class Emptying(NamedTuple):
+    """A host that is emptied, as it is after its guests were listed; the movements that are new; and those that are withdrawn, with
+    the reasons.
+    """
+
+    host: CampaignHost
+    planned: Sequence[Movement] = ()
+    withdrawn: Mapping[MovementId, str] = {}
+
+
+def after_listing(
+    campaign: CampaignState,
+    host: CampaignHost,
+    known: Sequence[Movement],
+    told: HostState | None,
+    guests: Guests | None,
+    *,
+    now: datetime,
+) -> Emptying:
+    """What follows from a look at a host that is emptied. `known` are its movements; `guests` is None if they were not listed now."""
+    if guests is not None and (why := why_not_emptied(campaign.work, told)):
+        ends = {each.id: why for each in known if each.life == "planned"}
+        return Emptying(staged(host, "failed", now, why), withdrawn=ends)
+    moves = any(each.life in OPEN for each in known)
+    there = {each.id for each, _ in guests or ()}
+    have = {each.instance for each in known if each.life in OPEN or each.life == "given_up"}
+    others = [each for each in guests or () if each[0].id not in have]
+    planned = planned_for(campaign, host, others, now) if campaign.life in ("running", "paused") else []
+    gone: dict[MovementId, str] = {}
+    if guests is not None:
+        left = [each for each in known if each.instance not in there]
+        gone = {each.id: "it has left its host by itself" for each in left if each.life == "planned"}
+        # One that was given up, and has left since by an order of a person, does not stay.
+        known = [each for each in known if each.instance in there or each.life not in ("planned", "given_up")]
+    lives = Counter(each.life for each in (*known, *planned))
+    stays = [each.reason for each in known if each.life == "given_up"]
+    seen = structs.replace(
+        host,
+        left=sum(lives[each] for each in OPEN),
+        moved=lives["done"],
+        stay=len(stays),
+        reason=stays[0] if stays else "",
+    )
+    if moves or seen.left or guests is None:
+        after = seen
+    elif others:
+        after = staged(seen, "skipped", now, f"its campaign is {campaign.life}")
+    else:
+        after = emptied(seen, campaign.work, now)
+    return Emptying(after, planned, gone)
+
+
 def emptied(host: CampaignHost, work: CampaignWork, now: datetime) -> CampaignHost:
     """The host after all that was on it has left, or stays for good."""
     if host.stay:
         return staged(host, "failed", now, f"{host.stay} guests stay: {host.reason}")
     return staged(host, "hook" if work.kind == "restart" else "done", now)
+
+
+def mode_when_done(work: CampaignWork) -> HostMode | None:
+    """The mode to which a host is set when the campaign is done with it; None: it stays as it is."""
+    match work.kind:
+        case "restart":
+            return "up"
+        case "drain" if work.then == "down":
+            return "down"
+        case _:
+            return None
 
 
 def returned(host: CampaignHost, told: HostState | None, work: CampaignWork, now: datetime) -> CampaignHost:
@@ -167,7 +240,7 @@ def is_guest(told: InstanceState) -> bool:
 def planned_for(
     campaign: CampaignState,
     host: CampaignHost,
-    guests: Sequence[tuple[InstanceState, InstanceDetails]],
+    guests: Guests,
     now: datetime,
 ) -> list[Movement]:
     """A movement for each guest of a host."""

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 from msgspec import structs
+from sqlalchemy.exc import IntegrityError
 
 from bus.messages.keeping import (
     AskMovements,
@@ -66,6 +67,10 @@ def movement(number: int, of: int = 1, **fields: Any) -> Movement:
     )
 
 
+def ended(made: CampaignState) -> CampaignState:
+    return structs.replace(made, life="done", ended_at=NOON)
+
+
 async def begin(store: KeeperStore, number: int = 1, *hosts: int) -> CampaignState:
     made = campaign(number)
     async with store.transaction() as transaction:
@@ -88,7 +93,7 @@ async def test_a_campaign_is_held_by_one_keeper_until_its_lease_ends(store: Keep
         assert await transaction.run(rows.take, ONE, LATER, LATER + timedelta(1), 9) == []
         await transaction.run(rows.let_go, TWO)
         assert await transaction.run(rows.take, ONE, LATER, LATER + timedelta(1), 9) == [made]
-        await transaction.run(rows.save_campaign, made, is_open=False)
+        await transaction.run(rows.save_campaign, ended(made))
         assert await transaction.run(rows.take, ONE, LATER, LATER + timedelta(1), 9) == []
 
 
@@ -98,10 +103,14 @@ async def test_a_host_is_in_one_campaign_that_goes_on(store: KeeperStore) -> Non
         ids = [ProviderId(UUID(int=number)) for number in (1, 3)]
         assert await transaction.run(rows.others_with, ids) == {ids[0]: "spring-1"}
         await transaction.run(rows.add_campaign, campaign(2))
-        assert await transaction.run(rows.add_hosts, CampaignId(TWO), [host(1), host(3)]) == 1
+        await transaction.run(rows.add_hosts, CampaignId(TWO), [host(3)])
+    with pytest.raises(IntegrityError):
+        async with store.transaction() as transaction:
+            await transaction.run(rows.add_hosts, CampaignId(TWO), [host(1)])
+    async with store.transaction() as transaction:
         # When it has ended there, another campaign may have it.
-        await transaction.run(rows.save_host, first.id, host(1, stage="done"))
-        assert await transaction.run(rows.add_hosts, CampaignId(TWO), [host(1)]) == 1
+        await transaction.run(rows.save_hosts, first.id, [host(1, stage="done")])
+        await transaction.run(rows.add_hosts, CampaignId(TWO), [host(1)])
     assert await store.read(rows.host_page, first.id, None, 1) == [host(1, stage="done")]
     assert await store.read(rows.host_page, first.id, ProviderId(ONE), 5) == [host(2)]
     assert await store.read(rows.count_stages, [first.id]) == {first.id: {"done": 1, "waiting": 1}}
@@ -128,10 +137,8 @@ async def test_an_instance_has_one_movement_and_one_that_ended_well_is_planned_a
     assert await store.read(rows.ended_since, NOON) == (1, LATER)
     async with store.transaction() as transaction:
         await transaction.run(rows.add_movements, [movement(1), movement(2)])
-        assert await transaction.run(rows.count_of_host, CampaignId(ONE), "h1") == {
-            "planned": 1,
-            "given_up": 1,
-        }
+        lives = await transaction.run(rows.count_lives, [CampaignId(ONE)])
+    assert lives == {CampaignId(ONE): {"planned": 1, "given_up": 1}}
 
 
 async def test_what_goes_on_is_found_and_what_was_granted_within_an_hour(store: KeeperStore) -> None:
@@ -143,7 +150,7 @@ async def test_what_goes_on_is_found_and_what_was_granted_within_an_hour(store: 
         await transaction.run(rows.save_movements, [granted, done])
         assert await transaction.run(rows.lock_movements, [granted.id]) == [granted]
     assert await store.read(rows.going) == [granted]
-    assert await store.read(rows.movements_of, CampaignId(ONE), GOING, "h1") == [granted]
+    assert await store.read(rows.movements_of, CampaignId(ONE), GOING, ["h1"]) == [granted]
     assert await store.read(rows.granted_since, NOON) == [granted]
     assert {each.id.int for each in await store.read(rows.granted_since, NOON - timedelta(1))} == {1, 2}
 
@@ -170,11 +177,11 @@ async def test_movements_are_found(store: KeeperStore, question: AskMovements, n
 
 async def test_campaigns_are_found_by_name_and_id_and_the_newest_first(store: KeeperStore) -> None:
     old, new = campaign(1), campaign(2, asked_at=LATER)
-    same = campaign(3, name="spring-1", asked_at=LATER)
+    same = ended(campaign(3, name="spring-1", asked_at=LATER))
     async with store.transaction() as transaction:
         for each in (old, new, same):
             await transaction.run(rows.add_campaign, each)
-        await transaction.run(rows.save_campaign, same, is_open=False)
+        await transaction.run(rows.save_campaign, same)
     assert await store.read(rows.campaigns_called, "spring-1") == [old]
     assert await store.read(rows.campaigns_called, str(UUID(int=3))) == [same]
     assert await store.read(rows.campaigns_called, "nobody") == []
@@ -195,14 +202,14 @@ async def test_what_was_said_is_noted_unless_it_has_changed_since(store: KeeperS
 
     async with store.transaction() as transaction:
         await transaction.run(rows.save_movements, [movement(1, life="moving")])
-        await transaction.run(rows.save_host, made.id, host(2, left=5), is_news=False)
+        await transaction.run(rows.save_hosts, made.id, [host(2, left=5)])
         await transaction.run(rows.note_said, unsaid)
 
     left = await store.read(rows.unsaid, 9)
     assert left == Unsaid([], [(made.id, host(2, left=5))], [movement(1, life="moving")])
     async with store.transaction() as transaction:
         await transaction.run(rows.note_said, left)
-        await transaction.run(rows.save_host, made.id, host(2, left=4), is_news=False)
+        await transaction.run(rows.save_hosts, made.id, [host(2, left=4)])
     assert await store.read(rows.unsaid, 9) == Unsaid([], [], [])
 
 
@@ -225,9 +232,10 @@ async def test_old_campaigns_are_forgotten_with_all_that_they_had(store: KeeperS
     async with store.transaction() as transaction:
         await transaction.run(rows.add_movements, [movement(1, life="done")])
         assert await transaction.run(rows.forget, LATER, 9) == 0
-        await transaction.run(rows.save_campaign, made, is_open=False)
-        assert await transaction.run(rows.forget, NOON, 9) == 0
-        assert await transaction.run(rows.forget, LATER, 9) == 1
+        await transaction.run(rows.save_campaign, structs.replace(ended(made), ended_at=LATER))
+        # What counts is when it ended, not how long ago it began.
+        assert await transaction.run(rows.forget, LATER, 9) == 0
+        assert await transaction.run(rows.forget, LATER + timedelta(1), 9) == 1
     assert await store.read(rows.campaign_page, None, 9, ended=True) == [kept]
     assert await store.read(rows.movement_page, AskMovements(ended=True), None, 9) == []
     assert await store.read(rows.host_page, made.id, None, 9) == []

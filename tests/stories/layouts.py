@@ -10,7 +10,7 @@ import pytest
 from msgspec import Struct
 
 from bus.broker import Broker
-from bus.topology import Site, objects_of, user_of
+from bus.topology import ROLES, Site, objects_of, user_of
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.memory_under_test import started
 from tests.contracts.stage import CELLS, declared
@@ -49,7 +49,7 @@ BACKENDS_APART = pytest.mark.parametrize(
         pytest.param(f"rabbitmq{APART}", "postgresql", marks=SERVERS),
     ],
 )
-API_ROLES = ("scheduler", "placement", "operator", "ironic")
+API_ROLES = tuple([role.name for role in ROLES if not role.per_cell])
 
 
 class Layout(Struct, frozen=True):

@@ -15,11 +15,12 @@ from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, PASSWORD, RabbitMQ
 from tests.contracts.sql_stores import empty_database
 from tests.running import closing
 from tests.stories.cloud import SMALL
+from tests.stories.layouts import API_ROLES
 from tests.stories.moor.moor_process import moor_says, started
 from tests.waiting import until
 
 CELLS = ("c1", "c2")
-ABOVE_CELLS = ("scheduler", "placement", "operator", "client", "ironic")
+ABOVE_CELLS = (*API_ROLES, "client")
 OF_CELLS = (*product(("conductor", "compute"), CELLS),)
 
 

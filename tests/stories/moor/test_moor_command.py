@@ -30,6 +30,7 @@ from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, PASSWORD, RabbitMQ
 from tests.contracts.small_world import connected, publish
 from tests.contracts.stage import Remembering, dead_letters, declared, line, order, parcel, send, working
 from tests.running import closing
+from tests.stories.layouts import API_ROLES
 from tests.stories.moor.moor_process import Result, moor, moor_json, moor_says, started
 from tests.waiting import until
 
@@ -130,8 +131,7 @@ async def test_users_have_their_rights_keep_their_passwords_and_only_an_operator
     served = await RabbitMQUnderTest.start()
     # Other tests on this server use users with the same names: keep the existing passwords.
     credentials = tmp_path / "credentials.toml"
-    above_cells = ("scheduler", "placement", "operator", "ironic")
-    credentials.write_text("".join(f'{user_of(role)} = "{PASSWORD}"\n' for role in above_cells))
+    credentials.write_text("".join(f'{user_of(role)} = "{PASSWORD}"\n' for role in API_ROLES))
     called, ctl = tmp_path / "called", tmp_path / "ctl"
     ctl.write_text(f'#!/bin/sh\necho "$1" >> {called}\nexec {os.environ[CTL_VARIABLE]} "$@"\n')
     ctl.chmod(0o700)

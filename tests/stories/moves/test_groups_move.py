@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from bus.messages.build import AskInstances, InstancesFound, InstanceState
-from bus.messages.hosts import HostPlace, HostsPlaced, PlaceHosts
+from bus.messages.hosts import AskHosts, HostPlace, HostsFound, HostsPlaced, PlaceHosts
 from bus.messages.planning import AskDrain, DrainFound
 from bus.messages.projects import CreateGroup
 from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
@@ -140,7 +140,8 @@ async def test_a_plan_to_drain_says_where_members_go_together_and_the_others_bes
         }
         # So does one for instances by their ids, which says who leaves together; and where none of them may go.
         (other,) = [each.id for each in (await setup.ask(AskInstances(host="h2"), InstancesFound)).instances]
-        for avoid, to in (((), "h3"), (("h3",), "")):
+        (h3,) = (await setup.ask(AskHosts(name="h3"), HostsFound)).hosts
+        for avoid, to in (((), "h3"), ((h3.id,), "")):
             question = AskDrain(instances=(*group.ids, other), avoid=avoid)
             planned = await setup.ask(question, DrainFound)
             assert [(each.id, each.to, each.group) for each in planned.instances] == [

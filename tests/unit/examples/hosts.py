@@ -182,9 +182,7 @@ HOSTS: tuple[Message, ...] = (
         ),
         next="host-3",
     ),
-    AskDrain(
-        host="host-1", instances=(CONSUMER,), avoid=("c1/host-1",), to=("host-2", "host-3"), evacuate=True
-    ),
+    AskDrain(host="host-1", instances=(CONSUMER,), avoid=(ROOT,), to=("host-2", "host-3"), evacuate=True),
     DrainFound(
         host="host-1",
         fit=1,

@@ -49,6 +49,7 @@ from engine.hosts import AggregateProblem, HostState, problem_of
 from engine.inventories import AggregateId, ProviderId
 from ironic_sync.core import notifications
 from ironic_sync.core.offers import reasons_against
+from keeper.asking import Schedulers
 from keeper.core.campaigns import wrong_work
 from keeper.handlers import CampaignHosts
 from kit.health import read_health_address
@@ -121,7 +122,7 @@ async def a_campaign(much: int) -> str:
     async def ask_all(_: Sequence[Message]) -> Sequence[Message]:
         return (HostsFound(hosts=hosts),)
 
-    found = await CampaignHosts(ask_all).of(CampaignWork(cell="c1"))
+    found = await CampaignHosts(Schedulers(ask_all)).of(CampaignWork(cell="c1"))
     return found.reason if isinstance(found, BuildRejected) else ""
 
 

@@ -162,7 +162,8 @@ WHY: Mapping[str, Limits] = {
         "scheduler_worker/waiting.py": ["HEARD_MAX"],
     },
     "the size of a page, of a batch, or of what goes on at once: the rest follows": {
-        "keeper/keeping.py": ["ASKED_MAX", "AVOIDED_MAX", "HELD_MAX"],
+        "keeper/asking.py": ["ASKED_MAX", "LISTED_MAX"],
+        "keeper/keeping.py": ["HELD_MAX", "SAID_MAX"],
         "bus/messages/cloud.py": ["VALUES_BYTES_MAX"],
         "bus/messages/hosts.py": ["HOSTS_BYTES_MAX", "HOSTS_PER_MESSAGE_MAX"],
         "bus/rabbit/connection.py": ["WRITES_MAX"],

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from msgspec import structs
@@ -11,6 +12,7 @@ from bus.messages.build import AskInstances, BuildInstance, InstancesFound, Inst
 from bus.messages.planning import AskDrain, DrainedInstance, DrainFound
 from engine.flavors import Flavor, InstanceId
 from engine.hosts import HostState
+from engine.inventories import ProviderId
 from engine.requests import InstanceSpec
 from scheduler_worker.core.instances.history import encoded
 from scheduler_worker.core.instances.rows import InstanceRow, accepted
@@ -24,6 +26,7 @@ from tests.unit.scheduler.test_moves_at_api_level import taken
 
 WEB, DB, GONE = instance(1), instance(2), instance(9)
 HOSTS = tuple(a_host(name) for name in ("h1", "h2", "h3", "h4"))
+H3, H4 = (each.id for each in HOSTS[2:])
 
 
 async def a_scheduler(*rows: InstanceRow, hosts: Sequence[HostState] = HOSTS, room: int = 4) -> LoneScheduler:
@@ -55,15 +58,15 @@ async def planned(lone: LoneScheduler, *ids: InstanceId, **asked: object) -> lis
     [
         # One host has room for one of them: none goes to a host that one of them leaves.
         ({}, {"h3", "h4"}),
-        ({"avoid": ("H3",)}, {"h4", ""}),
-        ({"avoid": ("c1/h3", "h4", "of-the-past")}, {""}),
+        ({"avoid": (H3,)}, {"h4", ""}),
+        ({"avoid": (H3, H4, ProviderId(UUID(int=404)))}, {""}),
         ({"to": ("c1/H4",)}, {"h4", ""}),
         ({"to": ("h1", "h2")}, {""}),
-        ({"to": ("h3", "h4"), "avoid": ("h3",)}, {"h4", ""}),
+        ({"to": ("h3", "h4"), "avoid": (H3,)}, {"h4", ""}),
     ],
 )
 async def test_instances_of_several_hosts_leave_at_once_for_the_hosts_that_may_take_them(
-    asked: dict[str, tuple[str, ...]], to: set[str]
+    asked: dict[str, tuple[object, ...]], to: set[str]
 ) -> None:
     lone = await a_scheduler(on("h1"), on("h2", 2))
 

@@ -1,0 +1,153 @@
+"""What a keeper asks schedulers, as any client may: about instances, hosts and room, and to set hosts. Each for many at once."""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from msgspec import structs
+
+from bus.message import Message
+from bus.messages.build import AskInstances, BuildRejected, InstancesFound, InstanceState
+from bus.messages.hosts import AskHosts, HostSet, HostsFound, SetHost
+from bus.messages.keeping import CAMPAIGN_HOSTS_MAX, CampaignHost, CampaignState, CampaignWork
+from bus.messages.planning import AskDrain, DrainedInstance, DrainFound
+from bus.messages.projects import AskGroups, GroupsFound
+from engine.flavors import InstanceId
+from engine.hosts import HostMode, HostState, host_in_cell
+from engine.inventories import GroupId, ProviderId
+from keeper.core.campaigns import FOR_USER_MAX, Guests, is_guest
+from kit.errors import WrongAnswer
+from kit.parts import batches_of
+
+# One question is about so many instances; and so many are asked at once about the guests of a host each.
+ASKED_MAX = 200
+LISTED_MAX = 50
+HOSTS_PAGE = 500
+
+K = TypeVar("K")
+M = TypeVar("M", bound=Message)
+AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
+
+
+def named(host: CampaignHost) -> str:
+    return host_in_cell(host.cell, host.host)
+
+
+class Schedulers:
+    """Asks schedulers. An answer of another kind than asked for is a `WrongAnswer`, and so is none."""
+
+    def __init__(self, ask_all: AskAll) -> None:
+        self.ask_all = ask_all
+
+    async def _asked(self, questions: Sequence[Message], kind: type[M]) -> list[M]:
+        answers = await self.ask_all(questions)
+        if wrong := [each for each in answers if not isinstance(each, kind)]:
+            raise WrongAnswer(f"a scheduler answered a keeper by {wrong[0]!r}")
+        return [each for each in answers if isinstance(each, kind)]
+
+    async def _pages(self, questions: Mapping[K, Any], kind: type[M]) -> dict[K, list[M]]:
+        """All pages of the answers to these questions."""
+        found: dict[K, list[M]] = {key: [] for key in questions}
+        while questions:
+            pages: Sequence[Any] = await self._asked([*questions.values()], kind)
+            for key, page in zip(questions, pages, strict=True):
+                found[key].append(page)
+            asked = zip(questions.items(), pages, strict=True)
+            questions = {
+                key: structs.replace(question, after=page.next)
+                for (key, question), page in asked
+                if page.next
+            }
+        return found
+
+    async def instances(self, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceState]:
+        """These instances, as far as there are any."""
+        some = enumerate(batches_of(ids, ASKED_MAX))
+        questions = {number: AskInstances(instances=tuple(each), limit=ASKED_MAX) for number, each in some}
+        pages = await self._pages(questions, InstancesFound)
+        return {each.id: each for some in pages.values() for page in some for each in page.instances}
+
+    async def guests_on(self, names: Sequence[str], enough: int | None = None) -> dict[str, Guests]:
+        """The guests of each of these hosts; of the first hosts only, if these have `enough`."""
+        found: dict[str, Guests] = {}
+        for some in batches_of(names, LISTED_MAX):
+            questions = {each: AskInstances(host=each, living=True, limit=ASKED_MAX) for each in some}
+            for name, pages in (await self._pages(questions, InstancesFound)).items():
+                told = [each for page in pages for each in zip(page.instances, page.details, strict=True)]
+                found[name] = [each for each in told if is_guest(each[0])]
+            if enough is not None and sum(map(len, found.values())) >= enough:
+                break
+        return found
+
+    async def hosts_called(self, names: Collection[str]) -> dict[str, Sequence[HostState]]:
+        """The hosts that have each of these names."""
+        found = await self._asked([AskHosts(name=each) for each in names], HostsFound)
+        return {name: page.hosts for name, page in zip(names, found, strict=True)}
+
+    async def hosts_of(self, hosts: Collection[CampaignHost]) -> dict[ProviderId, HostState]:
+        """The states of these hosts, as far as schedulers know them."""
+        called = await self.hosts_called([named(each) for each in hosts])
+        wanted = {each.id for each in hosts}
+        return {each.id: each for some in called.values() for each in some if each.id in wanted}
+
+    async def hosts_for(self, work: CampaignWork) -> list[HostState]:
+        """The hosts that have what this work chooses them by: all, or more than a campaign may be over."""
+        is_up = work.kind != "evacuate"
+        question: AskHosts | None = AskHosts(
+            cell=work.cell, place=work.place, mode=work.mode, kind="hypervisor", up=is_up, limit=HOSTS_PAGE
+        )
+        found: list[HostState] = []
+        while question is not None and len(found) <= CAMPAIGN_HOSTS_MAX:
+            (page,) = await self._asked((question,), HostsFound)
+            found += page.hosts
+            question = structs.replace(question, after=page.next) if page.next else None
+        return found
+
+    async def set_hosts(
+        self, campaign: CampaignState, hosts: Sequence[CampaignHost], mode: HostMode
+    ) -> dict[ProviderId, str]:
+        """Set these hosts to this mode. Returns why it could not be done, of those for which it could not."""
+        why = f"{campaign.work.reason or 'it is emptied'} (campaign {campaign.name})"[:255]
+        orders = [
+            SetHost(
+                host=named(each),
+                mode=mode,
+                reason="" if mode == "up" else why,
+                for_user=f"campaign {campaign.name}"[:FOR_USER_MAX],
+            )
+            for each in hosts
+        ]
+        answers = await self.ask_all(orders) if orders else ()
+        for answer in answers:
+            if not isinstance(answer, HostSet | BuildRejected):
+                raise WrongAnswer(f"a scheduler answered an order to set a host by {answer!r}")
+        return {
+            host.id: answer.reason
+            for host, answer in zip(hosts, answers, strict=True)
+            if isinstance(answer, BuildRejected)
+        }
+
+    async def plan(
+        self, instances: Sequence[InstanceId], work: CampaignWork, avoid: Iterable[CampaignHost]
+    ) -> dict[InstanceId, DrainedInstance]:
+        """Where these instances would go, if all left their hosts at once, and none went to one of the hosts to avoid."""
+        away = tuple([each.id for each in avoid])
+        plans: dict[InstanceId, DrainedInstance] = {}
+        for some in batches_of(instances, ASKED_MAX):
+            question = AskDrain(
+                instances=tuple(some), avoid=away, to=work.to, evacuate=work.kind == "evacuate"
+            )
+            (found,) = await self._asked((question,), DrainFound)
+            plans |= {each.id: each for each in found.instances}
+        return plans
+
+    async def active_of(self, groups: Collection[GroupId]) -> dict[GroupId, set[InstanceId]]:
+        """The active members of each of these groups."""
+        wanted = sorted(groups)
+        found = await self._asked([AskGroups(id=each) for each in wanted], GroupsFound)
+        members = {
+            group: {InstanceId(each.consumer) for state in page.groups for each in state.members}
+            for group, page in zip(wanted, found, strict=True)
+        }
+        told = await self.instances([each for some in members.values() for each in some])
+        active = {id_ for id_, state in told.items() if state.state == "active"}
+        return {group: some & active for group, some in members.items()}
