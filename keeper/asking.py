@@ -1,4 +1,4 @@
-"""What a keeper asks schedulers, as any client may: about instances, hosts and room, and to set hosts. Each for many at once."""
+"""A keeper's questions and orders to schedulers, as any client may send them: about instances, hosts and room. Each is about many at once."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar

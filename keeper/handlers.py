@@ -50,7 +50,7 @@ from keeper.core.grants import HOUR, Use, told_use, wrong_budget
 from keeper.hooks import Hooks
 from keeper.store_sql import KeeperStore, counted
 
-# Of a host that schedulers have forgotten, the id follows from its name.
+# The id of a host that schedulers have forgotten follows from its name.
 OF_FORGOTTEN = UUID("5b0a9d1e-8f42-4f0c-9d37-6d2f1c4a7e55")
 LIVES: Mapping[str, CampaignLife] = {"pause": "paused", "resume": "running", "cancel": "cancelled"}
 # The rate of movements is that of the last minutes.

@@ -23,7 +23,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # So much of the end of what a hook prints is told if it fails.
 OUTPUT_MAX = 500
 READ_BYTES = 4096
-# What a hook has started may hold its output open.
+# Programs that a hook has started may hold its output open.
 OUTPUT_S = 1.0
 
 Key = tuple[CampaignId, ProviderId]

@@ -1,9 +1,9 @@
-"""Works on campaigns, round by round: looks at what moves, begins with further hosts, plans their guests, has movements granted, and sends
-their orders.
+"""Works on campaigns, round by round.
 
-A round reads the rows, asks schedulers about all of a campaign's hosts or guests at once (asking.py), and decides on locked rows (core/).
-Each step may be repeated: a keeper that dies is followed by another one, which finds in the rows how far it was. What is granted is
-ordered under a request id that stands in its row, so the order is the same whoever sends it.
+A round looks at the movements under way, begins with further hosts, plans their guests, has movements granted, and sends their orders.
+It reads the rows, asks schedulers about all of a campaign's hosts or guests at once (asking.py), and decides on locked rows (core/).
+Each step may be repeated: a keeper that dies is followed by another one, which finds in the rows how far it was. The
+row of a granted movement has the id of its order, so each keeper sends the same order.
 """
 
 import asyncio
@@ -149,7 +149,7 @@ class CampaignDriver:
 
     async def _work_on(self, campaign: CampaignState) -> None:
         await self._look(campaign)
-        # What a keeper that died has not sent yet.
+        # A keeper that died may have left orders unsent.
         await self._send(campaign)
         out = await self._store.read(rows.hosts_at, campaign.id, OUT, CAMPAIGN_HOSTS_MAX)
         await self._step(campaign, out)

@@ -354,7 +354,7 @@ def delete_budget(connection: Connection, name: str) -> BudgetState | None:
     return next(map(_budget, connection.scalars(gone)), None)
 
 
-# What is to be said, and what is to be forgotten
+# Changes to tell of, and old rows
 
 
 def unsaid(connection: Connection, limit: int) -> Unsaid:

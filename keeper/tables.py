@@ -1,6 +1,6 @@
 """The keeper's tables, alike on PostgreSQL and SQLite: campaigns with their hosts, movements, budgets.
 
-What is searched has a column; everything else is in the body, as JSON. Change a table in two steps, each with its migration: first
+Fields by which rows are searched have a column; the whole row is in the body, as JSON. Change a table in two steps, each with its migration: first
 expand it, and contract it only in a later release.
 """
 
@@ -24,7 +24,7 @@ metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"}
 )
 
-# One row. Whoever grants movements, or sets budgets, locks it before all others: so grants are judged one after the other.
+# One row. A keeper that grants movements or sets a budget locks it before all others, so grants are judged one after the other.
 ledger = Table("keeper_ledger", metadata, Column("number", Integer, primary_key=True, autoincrement=False))
 
 campaigns = Table(

@@ -779,7 +779,7 @@ MOVEMENT = ResourceKind[Movement](
 
 
 def _limited(state: BudgetState) -> str:
-    """What a budget limits."""
+    """The limits of a budget, in words."""
     budget = state.budget
     each = "the cloud" if budget.scope == "cloud" else f"each {budget.scope}"
     level = f" of level {budget.level}" if budget.level else ""

@@ -135,7 +135,7 @@ DOORS = {
             *("scheduler_worker.questions", "scheduler_worker.replica", "scheduler_worker.requests"),
             *("scheduler_worker.waiting", "ironic_sync.applying", "ironic_sync.deploying"),
             *("ironic_sync.events", "ironic_sync.sweeping"),
-            *("keeper.keeping", "keeper.hooks"),
+            *("keeper.asking", "keeper.granting", "keeper.keeping", "keeper.hooks"),
         ),
     ),
     "a cloud for trials: its hosts, nodes and servers": Door(

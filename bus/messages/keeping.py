@@ -113,8 +113,8 @@ HostStage = Literal["waiting", "emptying", "hook", "returning", "done", "failed"
 
 
 class CampaignWork(Value, frozen=True):
-    """The work of a campaign, and its hosts: those in `hosts` (`c1/h1` if several cells have the name), or else all hypervisors that
-    have this `cell`, `place` and `mode` and are up, or down for an evacuation; not both.
+    """The work of a campaign, and its hosts. They are named in `hosts` (`c1/h1` if several cells have the name); or else they are all
+    hypervisors that have this `cell`, `place` and `mode` and are up, or down for an evacuation.
 
     At most `at_once` hosts are out at the same time, and `guests_at_once` instances move. The first `canary` hosts go before all others, and
     if one of them fails, the campaign stops; so it does when `failures_max` hosts have failed. Guests move live, or else stopped

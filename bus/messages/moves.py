@@ -50,7 +50,7 @@ class MoveInstance(ChangeInstance, frozen=True, tag="move.request"):
     `together` names others that leave by the same order. One host is chosen with room for all of them, or none of them moves; then
     each moves by itself, and one that cannot get there stays. The answer has their states, too, each without `together`. The
     members of an affinity group leave a host in no other way. `with_group`: together with the members of its affinity group that
-    are on its host. Of a group with more than 100 there, 100 move by one order, to a host with room for all; an order for another
+    are on its host. If a group has more than 100 there, 100 move by one order, to a host with room for all; an order for another
     one then moves the next.
 
     With `wait`, the move waits if no host has room for it: until then the instance stays as it is, and can be deleted; to abort

@@ -67,7 +67,7 @@ from engine.requests.spec import (
 COUNT_MAX = 1_000
 DEADLINE_S_MAX = 86_400
 WAIT_S_MAX = 30 * 86_400
-# Of what waits for room.
+# Of requests that wait for room.
 PRIORITY_MAX = 100
 PRIORITY_RANGE = f"a priority is a whole number from -{INSTANCE_PRIORITY_MAX} to {INSTANCE_PRIORITY_MAX}"
 # Real flavors have some dozens; each one costs a pass over all hosts.

@@ -1,1 +1,1 @@
-"""What is decided about campaigns and movements. No clock, no chance, no input and no output."""
+"""Decisions about campaigns and movements. No clock, no chance, no input and no output."""

@@ -1,4 +1,4 @@
-"""The stages of a campaign's hosts and the lives of its movements: what follows from what schedulers tell.
+"""The stages of a campaign's hosts and the lives of its movements, by the answers of schedulers.
 
 waiting ──▶ emptying ──▶ done                     drain, evacuate
                  └─────▶ hook ──▶ returning ──▶ done      restart
@@ -317,7 +317,7 @@ def withdrawn(movement: Movement, reason: str, now: datetime) -> Movement:
 
 
 def order_for(unit: Sequence[Movement], work: CampaignWork, now: datetime) -> MoveInstance:
-    """The order by which the movements of a unit are made. Of a group with more members than one order moves, the schedulers choose
+    """The order by which the movements of a unit are made. If a group has more members than one order moves, the schedulers choose
     which go first, and keep room for the others.
     """
     first, *others = unit

@@ -1,8 +1,8 @@
 """Which movements may begin now: budgets are judged here, and nowhere else.
 
-A movement counts from its grant to its end. It counts for each budget that limits what it leaves or where it goes: a budget of hosts
+A movement counts from its grant to its end. It counts for each budget that limits what it leaves or where it goes. A budget of hosts
 counts it for the host that it leaves and for the one that it goes to, unless it limits one side alone. The decision is a fold: each
-wish is judged by what goes on with all that was granted before it. It is made under the lock of the ledger, so a budget holds at
+wish is judged together with all that goes on and all that was granted before it. It is made under the lock of the ledger, so a budget holds at
 every commit.
 """
 
@@ -37,8 +37,8 @@ class Grants(NamedTuple):
 
 
 class MovementLedger(NamedTuple):
-    """What is judged by: the budgets; the movements that go on, and those granted in the last hour; how many guests of each campaign may
-    move at once; and how many members of each group with a minimum are active and stay where they are.
+    """All that grants are judged by: the budgets; the movements that go on, and those granted in the last hour; how many guests of each
+    campaign may move at once; and how many members of each group with a minimum are active and stay where they are.
     """
 
     budgets: Sequence[MoveBudget]
@@ -69,6 +69,10 @@ def wrong_budget(budget: MoveBudget) -> tuple[str, object, str] | None:
                 budget.level,
                 "a level means each domain of it: with the scope domain, and without `of`",
             ),
+        ),
+        (
+            budget.scope == "cloud" and bool(budget.of),
+            *("of", budget.of, "a budget of the cloud limits all that moves: leave `of` out"),
         ),
         (
             is_domain and not (budget.level or budget.of),
@@ -228,7 +232,7 @@ def units_of(planned: Sequence[Movement]) -> list[list[Movement]]:
 
 
 def first_of_unit(unit: Unit) -> Unit:
-    """Those that one order moves. A host is sought for the whole unit. Of a group with more members those with the lowest ids go first,
+    """Those that one order moves. A host is sought for the whole unit. If a group has more members, those with the lowest ids go first,
     as schedulers choose them, and the others follow.
     """
     return unit[:TOGETHER_MAX]

@@ -109,7 +109,7 @@ class KeepingCalls(HostCalls):
         return (await self._ask(order, CampaignsFound)).campaigns[0]
 
     async def plan_campaign(self, work: CampaignWork) -> CampaignPlanned:
-        """What a campaign of this work would do now: its hosts, where each guest would go, and which would stay and why. For admins."""
+        """Plan a campaign of this work, as it would be now: its hosts, where each guest would go, and which would stay and why. For admins."""
         return await self._ask(AskCampaignPlan(work=work), CampaignPlanned)
 
     def list_campaigns(self, *, ended: bool = False) -> Listing[CampaignState, CampaignsFound]:

@@ -124,7 +124,7 @@ async def test_an_instance_has_one_movement_and_one_that_ended_well_is_planned_a
     await begin(store)
     async with store.transaction() as transaction:
         await transaction.run(rows.add_movements, [movement(1), movement(2)])
-        # The same ones again; and one of an instance that another campaign moves.
+        # They are planned once more; and one is of an instance that another campaign moves.
         await transaction.run(
             rows.add_movements, [movement(1, reason="again"), movement(3, of=2, instance=2)]
         )

@@ -184,6 +184,12 @@ planted_by("an audit passes over exceeded budgets", auditing, "faults_of_budgets
 )
 
 
+# Too few members of a group are left in peace, and the audit says that all is well.
+planted_by("an audit passes over minimums of groups", auditing, "faults_of_minimums")(
+    lambda _real: lambda *_: ()
+)
+
+
 # A movement whose instance is gone would hold its part of the budgets for ever.
 planted_by("an audit passes over movements of nothing", auditing, "faults_of_movements")(
     lambda _real: lambda *_: ()

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from keeper import handlers, hooks, keeping, store_sql
+from keeper import handlers, hooks, store_sql
 from keeper.core import campaigns, grants
+from keeper.granting import Granting
 from keeper.keeping import CampaignDriver
 from scheduler_worker.core.instances import moves
 from tests.planted.replacing import planted_as, rewritten
@@ -65,7 +66,7 @@ _changed(
 )
 # What another keeper granted since the plan was made is granted once more, under another request.
 _changed(
-    *("what was granted meanwhile is granted again", CampaignDriver, "_decided"),
+    *("what was granted meanwhile is granted again", Granting, "_decided"),
     *("if stored.get(each.id) == was[each.id]", "if each.id in stored", "doubled"),
 )
 _changed(
@@ -116,7 +117,7 @@ _changed(
 )
 _changed(
     "events of campaigns are lost",
-    keeping.CampaignDriver,
+    CampaignDriver,
     "_say",
     "if not messages or not",
     "if True or not",

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -12,11 +12,13 @@ from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, GroupId
 from keeper.core.grants import MovementLedger, decide_grants, units_of, wrong_budget
 from tests.ledger_checker import breaches
+from tests.properties.bounds import BOUNDED
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 CAMPAIGN = CampaignId(UUID(int=1))
-_hosts = st.sampled_from([f"h{number}" for number in range(4)])
-_places = st.sampled_from(["", "dc1", "dc1/r1", "dc1/r2", "dc2/r1", "dc1/r1/x"])
+GROUPS = (GroupId(UUID(int=7)), GroupId(UUID(int=8)))
+_hosts = st.sampled_from(["h1", "h2", "h3"])
+_places = st.sampled_from(["", "dc1", "dc1/r1", "dc1/r2", "dc10/r1", "dc1/r1/x"])
 _limits = st.one_of(st.none(), st.integers(1, 4))
 budgets = st.builds(
     MoveBudget,
@@ -27,6 +29,7 @@ budgets = st.builds(
     side=st.sampled_from(["", "out", "in"]),
     at_once=_limits,
     per_hour=_limits,
+    alive_min=_limits,
 ).filter(lambda budget: wrong_budget(budget) is None)
 
 
@@ -34,7 +37,7 @@ budgets = st.builds(
 def movements(draw: st.DrawFn) -> list[Movement]:
     made = []
     for number in range(draw(st.integers(1, 14))):
-        group = draw(st.sampled_from([None, None, GroupId(UUID(int=7)), GroupId(UUID(int=8))]))
+        group = draw(st.sampled_from([None, *GROUPS]))
         made.append(
             Movement(
                 id=MovementId(UUID(int=number + 1)),
@@ -56,29 +59,39 @@ def movements(draw: st.DrawFn) -> list[Movement]:
     return made
 
 
-@given(st.lists(budgets, max_size=4), movements(), st.integers(0, 6))
+@settings(BOUNDED, max_examples=200)
+@given(st.lists(budgets, max_size=4), movements(), st.integers(0, 6), st.integers(1, 6), st.integers(0, 6))
 def test_what_begins_is_within_each_budget_and_what_waits_would_not_be(
-    limits: list[MoveBudget], all_of_them: list[Movement], going_count: int
+    limits: list[MoveBudget], all_of_them: list[Movement], going_count: int, guests_max: int, members: int
 ) -> None:
     limits = [structs.replace(each, name=f"b{number}") for number, each in enumerate(limits)]
     before = [structs.replace(each, life="moving", granted_at=NOON) for each in all_of_them[:going_count]]
-    # Budgets that were set lower than what goes on let nothing more begin where they are exceeded.
-    exceeded = breaches(limits, before, before)
     units = units_of(all_of_them[going_count:])
+    alive = dict.fromkeys(GROUPS, members)
 
-    found = decide_grants(MovementLedger(limits, before, before, {CAMPAIGN: 99}, {}), units, NOON)
+    ledger = MovementLedger(limits, before, before, {CAMPAIGN: guests_max}, alive)
+    found = decide_grants(ledger, units, NOON)
 
-    granted = [*before, *found.granted]
-    if not exceeded:
-        assert breaches(limits, granted, granted) == []
     begun = {each.id for each in found.granted}
     so_far = [*before]
     for unit in units:
         is_begun = {each.id in begun for each in unit}
         assert len(is_begun) == 1, "a unit begins whole or not at all"
         with_it = [*so_far, *unit]
-        new = set(breaches(limits, with_it, with_it)) - set(breaches(limits, so_far, so_far))
-        if is_begun == {True}:
-            so_far = with_it
-        else:
-            assert new, f"{unit} waits for nothing: {found.waits}"
+        # Budgets that were set lower than what goes on let nothing more begin where they are exceeded.
+        broken = {*breaches(limits, with_it, with_it)} - {*breaches(limits, so_far, so_far)}
+        left = [each for each in with_it if each.group == unit[0].group and each not in before]
+        if unit[0].group and any(
+            each.alive_min and counts(each, unit[0]) and members - len(left) < each.alive_min
+            for each in limits
+        ):
+            broken.add("too few stay")
+        # A unit that is larger than that begins alone.
+        if len(with_it) > guests_max and so_far:
+            broken.add("too many of the campaign")
+        assert (is_begun == {True}) is not bool(broken), f"{unit}: {broken or found.waits}"
+        so_far = with_it if is_begun == {True} else so_far
+
+
+def counts(budget: MoveBudget, movement: Movement) -> bool:
+    return budget.of in ("", str(movement.group))

@@ -126,7 +126,7 @@ def spec_in(world: World) -> InstanceSpec:
 
 
 def chosen_in(world: World, *specs: InstanceSpec) -> list[ProviderId | None]:
-    """What a scheduler chooses whose picture is this world."""
+    """The hosts that a scheduler chooses if this world is its picture."""
     states = [
         structs.replace(
             a_state(

@@ -22,10 +22,18 @@ from bus.messages.audit import (
     RecountBooks,
 )
 from bus.messages.books import ConsumerMoved, Done, WriteAnswered, WriteVerdict
-from bus.messages.build import AskInstances, InstancesFound
+from bus.messages.build import AskInstances, InstancesFound, InstanceState
 from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.hosts import HostSet, SetHost
-from bus.messages.keeping import AskBudgets, AskMovements, BudgetsFound, MovementsFound
+from bus.messages.keeping import (
+    AskBudgets,
+    AskMovements,
+    BudgetsFound,
+    BudgetState,
+    Movement,
+    MovementsFound,
+)
+from bus.messages.projects import AskGroups, GroupsFound
 from bus.workers.connections import NoAnswer
 from engine.flavors import InstanceId
 from engine.hosts import NODE, HostState, host_in_cell
@@ -56,6 +64,7 @@ from moor.client.books.rules import (
     faults_alone,
     faults_of_budgets,
     faults_of_claims,
+    faults_of_minimums,
     faults_of_movements,
     faults_on_nodes,
     is_claim_alone,
@@ -409,16 +418,7 @@ class Audit:
             api, AskMovements(limit=MOVEMENTS_PAGE), MovementsFound, lambda page: page.movements
         )
         budgets = await items_of(api, AskBudgets(), BudgetsFound, lambda page: page.budgets)
-        rows = [
-            each
-            for some in batches_of([*dict.fromkeys(each.instance for each in going)], MOVEMENTS_PAGE)
-            for each in await items_of(
-                api,
-                AskInstances(instances=tuple(some), limit=MOVEMENTS_PAGE),
-                InstancesFound,
-                lambda page: page.instances,
-            )
-        ]
+        rows = await self._instances([*dict.fromkeys(each.instance for each in going)])
         ended = [
             each
             for id_ in self._holding
@@ -432,7 +432,39 @@ class Audit:
         return [
             *faults_of_movements(going, {each.id: each for each in rows}, self._sight(None)),
             *faults_of_budgets(budgets, going),
+            *await self._minimums_now([each for each in budgets if each.budget.alive_min is not None], going),
             *faults_of_claims(self._holding, ended),
+        ]
+
+    async def _minimums_now(self, budgets: Sequence[BudgetState], going: Sequence[Movement]) -> list[Fault]:
+        """The faults by budgets that have a minimum of active members."""
+        api, found = self._reader.api, list[Fault]()
+        for group in sorted({each.group for each in going if each.group}) if budgets else ():
+            known = (await answer_of(api, AskGroups(id=group), GroupsFound)).groups
+            rows = await self._instances([InstanceId(each.consumer) for one in known for each in one.members])
+            if not [*faults_of_minimums(budgets, group, going, rows)]:
+                continue
+            # Those that were deleted since are no members any more.
+            deleted = AskInstances(
+                project=known[0].project if known else "", state="deleted", limit=MOVEMENTS_PAGE
+            )
+            gone = await items_of(
+                api, deleted, InstancesFound, lambda page: zip(page.instances, page.details, strict=True)
+            )
+            rows += [each for each, told in gone if told.group == group]
+            found += faults_of_minimums(budgets, group, going, rows)
+        return found
+
+    async def _instances(self, ids: Sequence[InstanceId]) -> list[InstanceState]:
+        return [
+            each
+            for some in batches_of(ids, MOVEMENTS_PAGE)
+            for each in await items_of(
+                self._reader.api,
+                AskInstances(instances=tuple(some), limit=MOVEMENTS_PAGE),
+                InstancesFound,
+                lambda page: page.instances,
+            )
         ]
 
     # Mending

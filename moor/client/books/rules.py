@@ -13,7 +13,7 @@ from bus.messages.build import InstanceState
 from bus.messages.keeping import BudgetState, MoveBudget, Movement
 from engine.flavors import InstanceId
 from engine.hosts import NODE
-from engine.inventories import ConsumerId, ProviderId
+from engine.inventories import ConsumerId, GroupId, ProviderId
 from kit.errors import Operational
 from moor.client.books.books_reader import BooksReader
 from moor.client.books.instance_rules import (
@@ -455,6 +455,41 @@ def faults_of_budgets(budgets: Iterable[BudgetState], movements: Sequence[Moveme
                     advice="`moor campaign pause` keeps more from beginning; the keepers' log says who granted what",
                     version=(state.set_at, last, len(some)),
                 )
+
+
+def faults_of_minimums(
+    budgets: Iterable[BudgetState],
+    group: GroupId,
+    movements: Iterable[Movement],
+    members: Iterable[InstanceState],
+) -> Iterator[Fault]:
+    """The budgets by which too few members of this group were left in peace at the last grant. A member that has changed since then may
+    have been active.
+    """
+    going = {
+        each.instance: each.granted_at for each in movements if each.group == group and each.life in _GOING
+    }
+    times = [at for at in going.values() if at is not None]
+    if not times:
+        return
+    last = max(times)
+    stay = [
+        each.id
+        for each in members
+        if each.id not in going
+        and (each.state == "active" or (each.changed_at is not None and each.changed_at > last))
+    ]
+    for state in budgets:
+        budget = state.budget
+        is_its = budget.of.lower() in ("", str(group)) and (state.set_at is None or state.set_at <= last)
+        if is_its and budget.alive_min is not None and len(stay) < budget.alive_min:
+            yield Fault(
+                OVER_BUDGET,
+                None,
+                f"budget {budget.name}, {group}: {len(stay)} active members of the group stay, and {budget.alive_min} must",
+                advice="`moor campaign pause` keeps more from beginning; the keepers' log says who granted what",
+                version=(state.set_at, last, len(going)),
+            )
 
 
 def _exceeded(state: BudgetState, granted: Sequence[datetime], last: datetime) -> Iterator[str]:

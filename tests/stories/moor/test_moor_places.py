@@ -1,4 +1,4 @@
-"""`moor host place`, and what stands on places: lists, boots and groups. Of a file with one wrong line nothing is written, and the line is named."""
+"""`moor host place`, and places in lists, boots and groups. If a file has one wrong line, nothing is written, and the line is named."""
 
 from collections import Counter
 from pathlib import Path

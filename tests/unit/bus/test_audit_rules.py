@@ -8,9 +8,9 @@ import pytest
 from msgspec import structs
 
 from bus.messages.audit import BookEntry, ExpectedClaim, MendConsumer, MendInstance
-from bus.messages.build import Move
+from bus.messages.build import InstanceState, Move
 from bus.messages.keeping import BudgetState, CampaignId, MoveBudget, Movement, MovementId
-from engine.flavors import RequestId
+from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
 from engine.inventories import ConsumerId, GroupId, ProviderId
 from moor.client.books import instance_rules, rules
@@ -23,6 +23,7 @@ from moor.client.books.rules import (
     faults_alone,
     faults_of_budgets,
     faults_of_claims,
+    faults_of_minimums,
     faults_of_movements,
     is_claim_alone,
     is_claim_suspect,
@@ -286,6 +287,50 @@ def test_a_budget_is_exceeded_if_its_last_grant_was_one_too_many(
     assert bool(faults) == bool(said), faults
     assert {each.kind for each in faults} <= {OVER_BUDGET}
     assert not said or any(said in each.text for each in faults)
+
+
+def a_member(number: int, **told: object) -> InstanceState:
+    row = present(a_view().at_api)
+    known = {
+        "id": InstanceId(ConsumerId(UUID(int=number))),
+        "changed_at": LONG_AGO,
+        "state": "active",
+        **told,
+    }
+    return structs.replace(row, **known)
+
+
+@pytest.mark.parametrize(
+    ("budget", "members", "is_broken"),
+    [
+        ({}, (a_member(11), a_member(12)), False),
+        ({}, (a_member(11),), True),
+        ({"of": str(GROUP).upper()}, (a_member(11),), True),
+        ({"of": "another"}, (a_member(11),), False),
+        # The one that moves does not stay.
+        ({}, (a_member(1), a_member(11)), True),
+        ({}, (a_member(11), a_member(12, state="stopped")), True),
+        # It may have been active at the last grant.
+        ({}, (a_member(11), a_member(12, state="deleted", changed_at=NOW + HOUR)), False),
+        ({}, (a_member(11), a_member(12, state="deleted")), True),
+        ({"set_at": NOW + HOUR}, (a_member(11),), False),
+    ],
+)
+def test_so_many_members_of_a_group_stay_as_its_minimum_says(
+    budget: dict[str, Any], members: tuple[InstanceState, ...], *, is_broken: bool
+) -> None:
+    given = {"set_at": LONG_AGO, **budget}
+    state = BudgetState(
+        set_at=given.pop("set_at"), budget=MoveBudget(name="b", scope="group", alive_min=2, **given)
+    )
+    other = BudgetState(budget=MoveBudget(name="c", scope="group", at_once=1))
+    moves = a_movement(1, instance=a_member(1).id)
+    faults = [*faults_of_minimums([other, state], GROUP, [moves], members)]
+
+    assert [each.kind for each in faults] == [OVER_BUDGET] * is_broken
+    assert all("1 active members of the group stay, and 2 must" in each.text for each in faults)
+    ended = structs.replace(moves, life="done")
+    assert [*faults_of_minimums([state], GROUP, [ended], members)] == []
 
 
 def test_an_ended_movement_leaves_no_claim_of_its_move() -> None:

@@ -85,7 +85,7 @@ def refusals(picture: Picture, spec: InstanceSpec) -> dict[str, str]:
         ({"x": "a1", "y": "b1"}, moving(ruled(2, "affinity"), "x"), "a1 a2 b1"),
         # They are apart already: placement lets nobody join either half.
         ({"x": "a1", "y": "c1"}, ruled(2, "affinity"), ""),
-        # Of a member on a host that the picture does not have, nobody knows the domain.
+        # Nobody knows the domain of a member on a host that the picture does not have.
         ({"x": "gone"}, ruled(2, "affinity"), ""),
         ({"x": "a1"}, ruled(3, of="affinity"), ""),
     ],

@@ -190,6 +190,7 @@ RIGHT = MoveBudget(name="b", scope="cloud", at_once=1)
         ("budget.quiet", {"quiet": ("22:00-06:00", "24:00-06:00")}),
         ("budget.quiet", {"quiet": ("6-7",)}),
         ("budget.quiet", {"quiet": ("06:00-06:00",)}),
+        ("budget.of", {"scope": "cloud", "of": "c1"}),
     ],
 )
 def test_a_wrong_budget_is_refused_by_its_field(field: str, wrong: dict[str, Any]) -> None:

@@ -1,0 +1,133 @@
+"""What becomes of a host that is emptied, by what schedulers tell of it and its guests."""
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid5
+
+import pytest
+from msgspec import structs
+
+from bus.messages.build import InstanceDetails, InstanceState
+from bus.messages.keeping import CampaignHost, CampaignId, CampaignState, CampaignWork, Movement, MovementId
+from engine.flavors import InstanceId, RequestId
+from engine.hosts import HostSetting, HostState
+from engine.inventories import ConsumerId, ProviderId
+from keeper.core.campaigns import Guests, after_listing, mode_when_done
+
+NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
+CAMPAIGN = CampaignState(id=CampaignId(UUID(int=4)), name="spring", work=CampaignWork(hosts=("h1",)))
+HOST = CampaignHost(id=ProviderId(UUID(int=5)), host="h1", cell="c1", stage="emptying", stage_at=NOON)
+DRAINING = HostState(id=HOST.id, name="h1", cell="c1", up=True, setting=HostSetting(mode="draining"))
+
+
+def guest_id(number: int) -> InstanceId:
+    return InstanceId(ConsumerId(UUID(int=number)))
+
+
+def guests(*numbers: int) -> Guests:
+    return [
+        (
+            InstanceState(
+                id=guest_id(each), request_id=RequestId(UUID(int=each)), sequence=1, state="active", host="h1"
+            ),
+            InstanceDetails(id=guest_id(each)),
+        )
+        for each in numbers
+    ]
+
+
+def movement(number: int, life: str = "planned", **fields: Any) -> Movement:
+    made = Movement(
+        id=MovementId(uuid5(CAMPAIGN.id, str(guest_id(number)))),
+        instance=guest_id(number),
+        campaign=CAMPAIGN.id,
+        cause="campaign spring",
+        cell="c1",
+        host="h1",
+    )
+    return structs.replace(made, life=life, **fields)
+
+
+@pytest.mark.parametrize(
+    ("life", "known", "there", "stage", "planned", "withdrawn"),
+    [
+        ("running", [], guests(1, 2), "emptying", {1, 2}, set()),
+        ("running", [movement(1)], guests(1, 2), "emptying", {2}, set()),
+        ("running", [], guests(), "done", set(), set()),
+        # Nobody has looked.
+        ("running", [], None, "emptying", set(), set()),
+        ("running", [movement(1, "done")], guests(), "done", set(), set()),
+        # It has come back, or another one has come.
+        ("running", [movement(1, "done")], guests(1), "emptying", {1}, set()),
+        ("running", [movement(1, "moving")], guests(1), "emptying", set(), set()),
+        ("running", [movement(1, "moving")], guests(), "emptying", set(), set()),
+        # One that has left by itself: the next look says whether the host is empty.
+        ("running", [movement(1)], guests(), "emptying", set(), {1}),
+        ("running", [movement(1, "given_up", reason="full")], guests(1), "failed", set(), set()),
+        ("running", [movement(1, "given_up", reason="full")], guests(), "done", set(), set()),
+        ("running", [movement(1, "given_up"), movement(2, "moving")], guests(1, 2), "emptying", set(), set()),
+        ("paused", [], guests(1), "emptying", {1}, set()),
+        ("cancelled", [], guests(1), "skipped", set(), set()),
+        ("cancelled", [movement(1, "done")], guests(1), "skipped", set(), set()),
+        ("cancelled", [movement(1, "moving")], guests(1), "emptying", set(), set()),
+        ("cancelled", [], guests(), "done", set(), set()),
+    ],
+)
+def test_a_host_is_emptied_until_nothing_is_on_it(
+    life: str,
+    known: list[Movement],
+    there: Guests | None,
+    *,
+    stage: str,
+    planned: set[int],
+    withdrawn: set[int],
+) -> None:
+    campaign = structs.replace(CAMPAIGN, life=life)
+
+    after = after_listing(campaign, HOST, known, DRAINING, there, now=NOON)
+
+    assert after.host.stage == stage
+    assert {each.instance.int for each in after.planned} == planned
+    assert {*after.withdrawn} == {movement(each).id for each in withdrawn}
+    assert (after.host.ended_at is None) is (stage == "emptying")
+    lives = [each.life for each in known]
+    assert after.host.moved == lives.count("done")
+    assert (stage == "failed") is bool(after.host.stay and not after.host.left)
+    assert stage != "failed" or after.host.reason == "1 guests stay: full"
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "why"),
+    [
+        ("drain", DRAINING, ""),
+        ("drain", None, ""),
+        (
+            "drain",
+            structs.replace(DRAINING, setting=HostSetting(mode="up", by="ann")),
+            "it was set up by ann",
+        ),
+        ("evacuate", DRAINING, "it is up again"),
+        ("evacuate", structs.replace(DRAINING, up=False), ""),
+    ],
+)
+def test_an_order_of_a_person_for_a_host_wins(kind: str, told: HostState | None, why: str) -> None:
+    campaign = structs.replace(CAMPAIGN, work=structs.replace(CAMPAIGN.work, kind=kind))
+    known = [movement(1), movement(2, "moving")]
+
+    after = after_listing(campaign, HOST, known, told, guests(1, 2), now=NOON)
+
+    assert (after.host.stage, after.host.reason) == (("failed", why) if why else ("emptying", ""))
+    assert dict(after.withdrawn) == ({known[0].id: why} if why else {})
+
+
+@pytest.mark.parametrize(
+    ("work", "mode"),
+    [
+        ({"kind": "drain"}, None),
+        ({"kind": "drain", "then": "down"}, "down"),
+        ({"kind": "evacuate", "then": "down"}, None),
+        ({"kind": "restart", "hook": "reboot"}, "up"),
+    ],
+)
+def test_a_host_is_left_as_the_work_says(work: dict[str, Any], mode: str | None) -> None:
+    assert mode_when_done(CampaignWork(hosts=("h1",), **work)) == mode
