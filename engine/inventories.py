@@ -206,8 +206,7 @@ PlaceRules = Annotated[tuple[PlaceRule, ...], Meta(max_length=RULES_MAX)]
 
 
 class ServerGroup(Value, frozen=True):
-    """The server group of a consumer. By its policy members are kept apart or together on hosts, and by its `rules` in domains.
-    """
+    """The server group of a consumer. By its policy members are kept apart or together on hosts, and by its `rules` in domains."""
 
     id: GroupId
     policy: GroupPolicy

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from bus.messages.keeping import CampaignId, MoveBudget, Movement, MovementId
+from bus.messages.keeping import BudgetScope, CampaignId, MoveBudget, Movement, MovementId
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, GroupId
 from keeper.core.grants import MovementLedger, decide_grants, units_of, wrong_budget
@@ -16,27 +16,42 @@ from tests.properties.bounds import BOUNDED
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 CAMPAIGN = CampaignId(UUID(int=1))
+SCOPES: tuple[BudgetScope, ...] = ("cloud", "cell", "domain", "host", "project", "group")
 GROUPS = (GroupId(UUID(int=7)), GroupId(UUID(int=8)))
 _hosts = st.sampled_from(["h1", "h2", "h3"])
 _places = st.sampled_from(["", "dc1", "dc1/r1", "dc1/r2", "dc10/r1", "dc1/r1/x"])
-_limits = st.one_of(st.none(), st.integers(1, 4))
-budgets = st.builds(
-    MoveBudget,
-    name=st.just("b"),
-    scope=st.sampled_from(["cloud", "cell", "domain", "host", "project", "group"]),
-    of=st.sampled_from(["", "", "", "c1", "c1/h1", "h2", "dc1", "red"]),
-    level=st.integers(0, 2),
-    side=st.sampled_from(["", "out", "in"]),
-    at_once=_limits,
-    per_hour=_limits,
-    alive_min=_limits,
-).filter(lambda budget: wrong_budget(budget) is None)
+
+
+@st.composite
+def budgets(draw: st.DrawFn) -> MoveBudget:
+    scope = draw(st.sampled_from(SCOPES))
+    names = {
+        "cell": ["c1"],
+        "domain": ["dc1", "dc1/r1"],
+        "host": ["c1/h1", "h2"],
+        "project": ["red", "-"],
+        "group": [str(GROUPS[0])],
+    }
+    of = draw(st.sampled_from(["", *names.get(scope, ())]))
+    limits = draw(st.sets(st.sampled_from(["at_once", "per_hour"]), min_size=scope != "group"))
+    made = MoveBudget(
+        name="b",
+        scope=scope,
+        of=of,
+        level=draw(st.integers(1, 2)) if scope == "domain" and not of else 0,
+        side=draw(st.sampled_from(["", "out", "in"])) if scope in ("domain", "host") else "",
+        alive_min=draw(st.integers(1, 4)) if scope == "group" else None,
+        at_once=draw(st.integers(1, 4)) if "at_once" in limits else None,
+        per_hour=draw(st.integers(1, 4)) if "per_hour" in limits else None,
+    )
+    assert wrong_budget(made) is None
+    return made
 
 
 @st.composite
 def movements(draw: st.DrawFn) -> list[Movement]:
     made = []
-    for number in range(draw(st.integers(1, 14))):
+    for number in range(draw(st.integers(3, 14))):
         group = draw(st.sampled_from([None, *GROUPS]))
         made.append(
             Movement(
@@ -60,7 +75,13 @@ def movements(draw: st.DrawFn) -> list[Movement]:
 
 
 @settings(BOUNDED, max_examples=200)
-@given(st.lists(budgets, max_size=4), movements(), st.integers(0, 6), st.integers(1, 6), st.integers(0, 6))
+@given(
+    st.lists(budgets(), min_size=1, max_size=3),
+    movements(),
+    st.integers(0, 6),
+    st.sampled_from([99, 99, 3, 1]),
+    st.integers(0, 6),
+)
 def test_what_begins_is_within_each_budget_and_what_waits_would_not_be(
     limits: list[MoveBudget], all_of_them: list[Movement], going_count: int, guests_max: int, members: int
 ) -> None:

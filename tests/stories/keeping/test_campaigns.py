@@ -228,6 +228,25 @@ async def test_pause_resume_and_cancel(bus: str, books: str) -> None:
 
 
 @EMBEDDED
+async def test_a_paused_campaign_begins_with_no_other_host(bus: str, books: str) -> None:
+    async with keeping(bus, books, "h1", "h2", "h3", script=FaultScript(spawn_ms=300)) as here:
+        await here.here.booted(1)
+        await here.here.booted(2, "h3")
+        await here.start("h1", "h3")
+        await until(here.going, "one moves", bool)
+        await here.cloud.ask(SetCampaign(campaign="spring", to="pause"), CampaignsFound)
+        half = {"done": 1, "waiting": 1}
+        await until(here.told, "h1 is empty", lambda found: found.campaigns[0].hosts == half)
+        # A keeper works some rounds meanwhile.
+        await asyncio.sleep(0.5)
+        assert (await here.told()).campaigns[0].hosts == half
+        assert await here.mode_of("h3") == "up"
+        await here.cloud.ask(SetCampaign(campaign="spring", to="resume"), CampaignsFound)
+        await here.until()
+        assert await here.mode_of("h3") == "draining"
+
+
+@EMBEDDED
 async def test_hosts_are_restarted_by_a_hook_and_taken_back(bus: str, books: str, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     hook(tmp_path, "reboot", f'echo "$1 $2 $MOOR_CAMPAIGN" >> {ran}')

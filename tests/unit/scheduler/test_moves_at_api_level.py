@@ -158,6 +158,7 @@ def arrived(row: InstanceRow, outcome: str = "", host: str = "h2") -> InstanceRo
             "hosts",
             "it stays on its host, or leaves it for none: to shelve it, name none",
         ),
+        (a_row(), an_order(source="h9"), "source", "it is on h1"),
         (a_row(), an_order(deadline_s=0), "deadline_s", "a deadline is 1 to 86400 seconds away"),
         (
             a_row(),
