@@ -11,6 +11,7 @@ from bus.messages.projects import AskGroups, CreateGroup, DeleteGroup, GroupsFou
 from bus.workers.handlers import Answer, Handlers, ReadOnly, Received, Said
 from engine.inventories import ServerGroup
 from engine.picture.picture import Picture
+from engine.places import PLACE_LEVELS_MAX
 from scheduler_worker.outbox import OutboxTransaction
 from scheduler_worker.requests.catalog import in_turn
 from scheduler_worker.requests.reading import rejection
@@ -112,7 +113,18 @@ def _wrong_group(order: CreateGroup) -> BuildRejected | None:
             order.max_per_host,
             f"only anti-affinity reads it, and the policy is {order.policy}",
         )
+    # The lowest domains that have all members; a host is below all domains.
+    together = max([rule.level for rule in order.rules if rule.policy == "affinity"], default=0)
+    where = f"in one domain of level {together}"
+    if order.policy == "affinity":
+        together, where = PLACE_LEVELS_MAX, "on one host"
     for number, rule in enumerate(order.rules):
+        if rule.policy == "anti-affinity" and rule.level <= together:
+            return rejection(
+                f"rules[{number}].policy",
+                rule.policy,
+                f"all members are {where}, so one domain of level {rule.level} has them all",
+            )
         if rule.max_members > 1 and rule.policy != "anti-affinity":
             return rejection(
                 f"rules[{number}].max_members",

@@ -35,7 +35,7 @@ from engine.flavors import (
     Wait,
     instance_id_of,
 )
-from engine.inventories import GroupId, InventoryState
+from engine.inventories import GroupId, InventoryState, PlaceRule
 from kit.errors import NotFound
 from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.core.instances.rows import accepted, messages_of
@@ -71,6 +71,14 @@ DEBIAN = NamedImage(
 FPGA = DeviceGroup(resources={"FPGA": 1})
 FAST = DeviceProfile(name="fast", groups=(FPGA, structs.replace(FPGA, required=("CUSTOM_FAST",))))
 APART = CreateGroup(id=GroupId(UUID(int=5)), policy="anti-affinity", name="web", project="shop")
+SPREAD = PlaceRule(level=2, policy="anti-affinity", max_members=2)
+TOGETHER = PlaceRule(level=3, policy="affinity")
+
+
+def a_group(*rules: PlaceRule) -> CreateGroup:
+    return structs.replace(APART, id=GroupId(UUID(int=6)), name="db", rules=rules)
+
+
 STORED = (CreateImage(image=DEBIAN), CreateDeviceProfile(profile=FAST), APART)
 
 
@@ -146,6 +154,23 @@ def a_profile(*groups: DeviceGroup, name: str = "new") -> CreateDeviceProfile:
             structs.replace(APART, id=GroupId(UUID(int=6)), policy="soft-affinity", max_per_host=2),
             "max_per_host",
             "only anti-affinity reads it",
+        ),
+        (a_group(SPREAD, SPREAD), "rules[1].level", "another rule is anti-affinity in domains of this level"),
+        (
+            a_group(PlaceRule(level=2, policy="affinity", max_members=2)),
+            "rules[0].max_members",
+            "only anti-affinity reads it, and the policy is affinity",
+        ),
+        (
+            a_group(SPREAD, TOGETHER),
+            "rules[0].policy",
+            "all members are in one domain of level 3, so one domain of level 2 has them all",
+        ),
+        (a_group(TOGETHER, structs.replace(SPREAD, level=3)), "rules[1].policy", "in one domain of level 3"),
+        (
+            structs.replace(a_group(SPREAD), policy="affinity"),
+            "rules[0].policy",
+            "all members are on one host, so one domain of level 2 has them all",
         ),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
