@@ -216,16 +216,26 @@ class KeepingChecker:
                 )
 
     def unsettled(self) -> Iterator[str]:
-        """Each campaign must have ended or be paused, and nothing goes on. Listeners have heard of the last state of each."""
-        lives = {each.id: each.life for each in self._campaigns.values()}
+        """Each campaign must have ended or be paused, and nothing goes on. Listeners have heard of the last state of each. A host that is to
+        be drained and does not answer holds its campaign up, until it is back or a person has it evacuated.
+        """
+        held_up = {
+            id_
+            for (id_, host_id), host in self._hosts.items()
+            if host.stage == "emptying" and self._cloud.hosts.is_dead(host_id)
+        }
+        held_up = {id_ for id_ in held_up if self._campaigns[id_].work.kind == "drain"}
+        may_wait = {
+            each.id for id_, each in self._campaigns.items() if each.life == "paused" or id_ in held_up
+        }
         for id_, campaign in self._campaigns.items():
             open_hosts = [
                 host.host for (of, _), host in self._hosts.items() if of == id_ and host.stage in OPEN_STAGES
             ]
-            if campaign.life != "paused" and (campaign.ended_at is None or open_hosts):
+            if campaign.life != "paused" and id_ not in held_up and (campaign.ended_at is None or open_hosts):
                 yield f"campaign {campaign.name} is {campaign.life} {campaign.reason}, and has the hosts {open_hosts}"
         for each in self._movements.values():
-            if each.life in GOING or (each.life == "planned" and lives[each.campaign] != "paused"):
+            if each.life in GOING or (each.life == "planned" and each.campaign not in may_wait):
                 yield f"the movement of {short_id(each.instance)} from {each.host} is {each.life}: {each.reason}"
         said: tuple[CampaignState | Movement, ...] = (*self._campaigns.values(), *self._movements.values())
         for one in said:
@@ -240,7 +250,7 @@ class KeepingChecker:
             for own in self._guests_of(id_):
                 if (own.id, own.host_attempt) in guests:
                     yield f"{short_id(own.id)} is {own.state} on {name}, which was emptied"
-                else:
+                elif self._cloud.hosts.rows[id_].setting.mode != "up":
                     self._findings.count(KEEPING, "came after its host was done")
 
     def _guests_of(self, host: ProviderId) -> list[Instance]:
