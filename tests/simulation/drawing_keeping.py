@@ -44,7 +44,7 @@ HOSTS_PER_RACK = 2
 NOWHERE = "c2-host-6"
 PLACED_S = 0.5
 BUDGETS_S, CAMPAIGNS_S, CHANGED_S = (1.0, 4.0), (6.0, 26.0), (1.0, 14.0)
-ENDLESS_S = (30.0, 44.0)
+ENDLESS_S = (36.0, 44.0)
 FAULTS_S = (5.0, 42.0)
 # A host that is to be evacuated counts as down so long after it has fallen silent.
 DOWN_AFTER_S = 15.0
@@ -170,6 +170,8 @@ def _faults(keepers: int, chance: random.Random) -> Iterator[Fault]:
             # Some are longer than a lease.
             yield Pause(chance.uniform(*FAULTS_S), name, chance.uniform(1, 7))
             yield ClockJump(chance.uniform(*FAULTS_S), name, chance.uniform(-4, 4))
+            # It gets its answers after the end of its lease.
+            yield Reorder(chance.uniform(*FAULTS_S), name, "", chance.uniform(2, 3.8))
             yield LostPublish(chance.uniform(*FAULTS_S), name)
             yield LostConfirm(chance.uniform(*FAULTS_S), name)
         for point in ("before_commit", "after_commit", "after_commit", "before_ack", ON_THE_WAY):
