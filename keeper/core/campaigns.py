@@ -331,7 +331,8 @@ def order_for(unit: Sequence[Movement], work: CampaignWork, now: datetime) -> Mo
         confirm_s=0,
         together=() if may_have_more else tuple([each.instance for each in others]),
         with_group=may_have_more,
-        wait=None if first.to else MoveWait(for_s=max(waits_s(first, work, now), 1)),
+        # An evacuation that says nothing waits a day; this one would wait for room on the one host that was chosen.
+        wait=MoveWait(for_s=0 if first.to else max(waits_s(first, work, now), 1)),
         for_user=first.cause[:FOR_USER_MAX],
         source=host_in_cell(first.cell, first.host),
     )

@@ -28,6 +28,8 @@ follow every commit and every parcel. Then the faults stop, and everything must 
                                      the limits that an operator sets for a project, and the checker of what it has.
     drawing_worlds.py, boots_checkers.py
                                      schedulers that lose their feed queues, and the checker of what they have missed.
+    drawing_keeping.py, keeping.py   keepers: their campaigns and budgets, the operator who begins them, and the checker of
+                                     what is granted and ordered.
     admins.py
                                      administrators that write to placement directly (not by claims), over the bus
                                      and as an HTTP server does it, and the rows that they write about.

@@ -24,6 +24,8 @@ PARTS = (
         "invalid_requests",
         "aggregate_orders",
         "quota_orders",
+        "budgets",
+        "campaigns",
         "host_orders",
         "script",
         "ironic",

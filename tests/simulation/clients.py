@@ -96,6 +96,7 @@ from tests.simulation.drawing_worlds import NOWHERE
 from tests.simulation.faults import CellDown
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id
+from tests.simulation.keeping import CampaignOperator
 from tests.simulation.loop import until_s
 from tests.simulation.movers import Movers
 from tests.simulation.nodes_checker import name_of
@@ -316,6 +317,8 @@ class Operator:
                 tasks.create_task(self._set_quota(station, quota_order))
             if self._plan.switches:
                 tasks.create_task(self._keep_image(station))
+            for work in CampaignOperator(self._plan, self._findings, partial(self._ask, station)).work():
+                tasks.create_task(work)
 
     async def _register(self, station: Station) -> None:
         await _ask_until_answered(station, SetApplication(name="shop", projects=(PROJECT,)))

@@ -38,6 +38,7 @@ from tests.simulation.foreign_owners import Target
 from tests.simulation.host_history import HostHistories, short_id
 from tests.simulation.intruders import CLIENT, RIVAL, Intruders
 from tests.simulation.ironic import IronicWorld, watched_nodes
+from tests.simulation.keeping import KeepingChecker
 from tests.simulation.nodes_checker import NodesChecker
 from tests.simulation.plan import CELLS, Plan
 from tests.simulation.process import EPOCH, SimProcess
@@ -85,6 +86,7 @@ class Cloud:
         )
         self.cells = CellsChecker(self.findings, self.real_instances, self.hosts)
         self.outages = OutagesChecker(self.findings, plan)
+        self.keeping = KeepingChecker(self.findings, self.rows.keeping, self)
         self._objects = objects_of(CELLS, limits=Limits())
         rights = rights_by_user(self._objects.exchanges, CELLS, applications=(CLIENT, RIVAL))
         self.memory = MemoryBroker(rights.values())
@@ -118,7 +120,8 @@ class Cloud:
     async def open(self) -> None:
         await self._declare()
         if self.ironic is None:
-            self._start_all((*WORKERS, *COMPUTES, *CLIENTS))
+            keepers = [f"keeper-{number + 1}" for number in range(self.plan.keepers)]
+            self._start_all((*WORKERS, *COMPUTES, *keepers, *CLIENTS))
         else:
             self._tasks += [
                 self._loop.create_task(self._watched_ironic(self.ironic)),
@@ -477,6 +480,8 @@ class Cloud:
         self.outages.written(rows, self.requests.rows)
         self.flavors.written(rows, self.requests.rows)
         self.requests.written(rows)
+        if self.plan.keepers:
+            self.keeping.requests_written(rows)
 
     def cannot_give(self, order: HostOrder, words: str) -> None:
         self.findings.breaks(
@@ -513,6 +518,8 @@ def _queues_of(name: str) -> tuple[str, ...]:
             return (".requests", "scheduler.events")
         case "placement":
             return ("placement.work", "placement.claims", "placement.questions")
+        case "keeper":
+            return ("keeper.requests",)
         case _:
             return (f"{role}.{rest.partition('-')[0]}.work",)
 

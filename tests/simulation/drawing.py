@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from tests.simulation.drawing_cloud import ADMINS, API, OUTAGES_EVERY, draw_cloud, with_outage
 from tests.simulation.drawing_demands import with_demands
+from tests.simulation.drawing_keeping import has_keepers, with_keeping
 from tests.simulation.drawing_moves import with_moves, with_waiting_moves
 from tests.simulation.drawing_nodes import NODE_SEEDS, draw_nodes
 from tests.simulation.drawing_worlds import (
@@ -60,6 +61,7 @@ WORLDS = {
     "power": World(every(40, 36), with_power),
     "quotas": World(every(20, 12), with_quotas),
     "shapes": World(every(20, 2), with_shapes),
+    "keeping": World(has_keepers, with_keeping),
 }
 
 

@@ -3,12 +3,13 @@ message.
 """
 
 from bus.message import type_of
-from bus.messages import ALL, audit, books, cell, cloud, hosts, keeping
+from bus.messages import ALL, audit, cell, cloud, hosts
 from tests.simulation.boots_checkers import FEED, WHOLE
 from tests.simulation.decision_watch import CELL_PAIR, REQUEST_PAIR, RESHAPE, VERDICT
 from tests.simulation.demands_checker import WAYS
 from tests.simulation.drawing_nodes import EPISODES
 from tests.simulation.faults import ALL_FAULTS, CONSEQUENCES, DAEMON_FAULTS, HOST_FAULTS
+from tests.simulation.keeping import KEEPING
 from tests.simulation.moves_checker import MOVE
 from tests.simulation.nodes_checker import BACK, CLAIMED, LEFT, NODE
 from tests.simulation.shares_checkers import FLAVOR, GROUP, QUOTA
@@ -59,12 +60,6 @@ _OF_CONSOLES = (cell.AskConsole, cell.TellConsole, cell.ConsoleTold, cell.Consol
 _OF_IMPORTS = (
     *(audit.AdoptInstance, audit.GiveBackInstance, cell.AdoptInCell, cell.GiveBackInCell),
     *(cell.AdoptGuest, cell.LeaveGuest, cell.AdoptDeployed, cell.LeaveNode),
-)
-
-# No keeper runs here, and no host has a place: tests/adversity/test_campaigns_under_kills.py, tests/properties/test_place_rules.py.
-_OF_KEEPERS = (
-    *(kind for kind in vars(keeping).values() if isinstance(kind, type) and kind in ALL),
-    *(hosts.PlaceHosts, hosts.HostsPlaced, books.SetPlaces),
 )
 
 VERDICTS = (
@@ -185,6 +180,15 @@ _MOVES = (
     *("a migration holds the rest", "a cleanup holds the rest", "a way back", "nothing is left over"),
 )
 
+# No hook runs here, so no host is restarted.
+_KEEPING = (
+    *(f"{kind} begun" for kind in ("drain", "evacuate")),
+    *(f"a campaign is {life}" for life in ("running", "paused", "stopped", "cancelled", "done")),
+    *(f"a host is {stage}" for stage in ("waiting", "emptying", "done", "failed", "skipped")),
+    *(f"a movement is {life}" for life in ("planned", "granted", "moving", "done", "given_up", "withdrawn")),
+    *("ordered", "ordered again"),
+)
+
 EVERYTHING: tuple[tuple[str, str], ...] = (
     *(("fault", each) for each in (*ALL_FAULTS, *CONSEQUENCES)),
     *(("fault", each) for each in DAEMON_FAULTS),
@@ -199,7 +203,7 @@ EVERYTHING: tuple[tuple[str, str], ...] = (
     *(
         ("type", type_of(kind))
         for kind in ALL
-        if kind not in (*_OF_SCREENS, *_OF_CONSOLES, *_OF_IMPORTS, *_OF_FEWER_HOSTS, *_OF_BUGS, *_OF_KEEPERS)
+        if kind not in (*_OF_SCREENS, *_OF_CONSOLES, *_OF_IMPORTS, *_OF_FEWER_HOSTS, *_OF_BUGS)
     ),
     *((WRITE, f"{write} / {verdict}") for write, verdicts in _ADMIN_VERDICTS.items() for verdict in verdicts),
     *((AGAIN, each) for each in _AGAIN),
@@ -214,6 +218,7 @@ EVERYTHING: tuple[tuple[str, str], ...] = (
     *(("host", each) for each in ("waits for its turn", "rebuilds", "fails to rebuild")),
     *(("pool", each) for each in ("claimed", "swapped", "ran out")),
     *((MOVE, each) for each in _MOVES),
+    *((KEEPING, each) for each in _KEEPING),
     *((WHOLE, each) for each in ("all claimed", "all placed", "none placed")),
     *(
         (GROUP, each)

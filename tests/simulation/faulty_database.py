@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+
+from sqlalchemy import Connection
 
 from cell_conductor.store_sql import ConductorTransaction
 from engine.flavors import InstanceId
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from ironic_sync.core.rows import NodeRow
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
 # The errors that kit/sql/dialects.py makes of a database's errors.
 _PROBLEMS: dict[str, tuple[type[Transient], str]] = {
     "deadlock": (Transient, "deadlock detected"),
@@ -102,8 +106,23 @@ class FaultyTransaction(MemoryTransaction):
             tell()
 
 
+class KeeperTransaction(FaultyTransaction):
+    """Most statements of a keeper lock rows."""
+
+    async def run(
+        self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        fail_if_armed(self.process, "deadlock")
+        return await super().run(work, *args, **kwargs)
+
+    def tell(self) -> None:
+        self.process.cloud.keeping.committed()
+
+
 class FaultyDatabase(MemoryDatabase):
     """The database as one process reaches it."""
+
+    transaction: type[FaultyTransaction] = FaultyTransaction
 
     def __init__(self, tables: Tables, process: SimProcess) -> None:
         super().__init__(tables)
@@ -114,7 +133,7 @@ class FaultyDatabase(MemoryDatabase):
         process = self._process
         await reach_database(process)
         async with self.tables.queue:
-            transaction = FaultyTransaction(self.tables, process, writes=writes)
+            transaction = self.transaction(self.tables, process, writes=writes)
             try:
                 yield transaction
                 if writes:
@@ -132,6 +151,10 @@ class FaultyDatabase(MemoryDatabase):
             await process.until_awake()
             await process.point("after_commit")
             fail_if_armed(process, "lost_after_commit")
+
+
+class KeeperDatabase(FaultyDatabase):
+    transaction = KeeperTransaction
 
 
 @contextmanager

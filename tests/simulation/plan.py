@@ -10,6 +10,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from msgspec import Struct
 
 from bus.messages.build import MoveEnd, MoveKind
+from bus.messages.keeping import CampaignId, CampaignWork, MoveBudget
 from engine.flavors import RequestId, instance_id_of
 from engine.hosts import HostMode
 from engine.inventories import AggregateId, ConsumerId, GroupId, ProviderId, ServerGroup
@@ -194,6 +195,33 @@ class AggregateOrder(Struct, frozen=True):
     remove_hosts: tuple[str, ...] = ()
 
 
+class BudgetOrder(Struct, frozen=True):
+    """An operator sets a budget of movements, or deletes the one of its name."""
+
+    at_s: float
+    budget: MoveBudget
+    is_deleted: bool = False
+
+
+class CampaignChange(Struct, frozen=True):
+    """An operator has a campaign pause, go on, or end, so long after it was begun."""
+
+    after_s: float
+    to: Literal["pause", "resume", "cancel"]
+
+
+class CampaignOrder(Struct, frozen=True):
+    """An operator begins a campaign, and changes it later."""
+
+    id: CampaignId
+    at_s: float
+    name: str
+    work: CampaignWork
+    join: bool = False
+    changes: tuple[CampaignChange, ...] = ()
+    is_repeated: bool = False
+
+
 class InvalidRequest(Struct, frozen=True):
     """A request that must be rejected: it has no flavor, or it has the id of another request and different content."""
 
@@ -241,6 +269,11 @@ class Plan(Struct, frozen=True):
     host_orders: tuple[HostOrder, ...] = ()
     aggregate_orders: tuple[AggregateOrder, ...] = ()
     quota_orders: tuple[QuotaOrder, ...] = ()
+    # How many keepers there are; where an operator says that hosts are, by their names; budgets, and campaigns that empty hosts.
+    keepers: int = 0
+    places: dict[str, str] = {}
+    budgets: tuple[BudgetOrder, ...] = ()
+    campaigns: tuple[CampaignOrder, ...] = ()
     # Of the schedulers, in place of those that all seeds have.
     settings: dict[str, Any] = {}
     # Of the conductors, likewise.

@@ -42,6 +42,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         *((each.at_s, each) for each in plan.aggregate_orders),
         *((each.at_s, each) for each in plan.host_orders),
         *((each.at_s, each) for each in plan.quota_orders),
+        *((each.at_s, each) for each in plan.budgets),
+        *((each.at_s, each) for each in plan.campaigns),
         *((each.at_s, f"delete {_instance(each)}") for each in plan.deletes),
         *((each.at_s, f"rebuild {_instance(each)}") for each in plan.rebuilds),
         *((each.at_s, f"move {_instance(each)}: {each!r}") for each in plan.moves),

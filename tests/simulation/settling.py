@@ -22,6 +22,7 @@ from tests.simulation.view_oracle import compare_candidates, differences
 WORK = (
     "scheduler.requests",
     "scheduler.events",
+    "keeper.requests",
     "placement.work",
     *(f"{role}.{cell}.work" for role in ("conductor", "compute", "ironic") for cell in CELLS),
     IRONIC_EVENTS,
@@ -43,6 +44,7 @@ async def unsettled(cloud: Cloud, connection: Connection) -> list[str]:
         *_unsettled_hosts(cloud),
         *_unsettled_modes(cloud),
         *await _unsettled_nodes(cloud),
+        *cloud.keeping.unsettled(),
         *[f"queue {queue} has {depth}" for queue in WORK if (depth := await connection.depth(queue))],
     ]
     # A message that its worker tries again after a pause is in no queue meanwhile.
@@ -56,6 +58,7 @@ async def errors_at_the_end(cloud: Cloud, connection: Connection) -> list[str]:
         *cloud.write_oracle.differences(),
         *await _view_differences(cloud),
         *_picture_differences(cloud),
+        *cloud.keeping.left_behind(),
         *cloud.intruders.wrong_dead_letters(await _dead_letters(connection)),
     ]
 

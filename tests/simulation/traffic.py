@@ -131,6 +131,8 @@ class Traffic:
             allowed = self._allowed[key] = self._may_say(user, parcel)
         if (kind := _type_in(parcel.routing_key)) in TYPES:
             self._findings.count("type", kind)
+            if process.name.startswith("keeper"):
+                process.cloud.keeping.sent(parcel)
             if kind == "conductor.beat":
                 self._outages.beat(parcel.routing_key.rpartition(".")[2], b'"trouble"' not in parcel.body)
         if not allowed:

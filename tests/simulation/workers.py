@@ -26,6 +26,9 @@ from ironic_sync.membership import Membership
 from ironic_sync.settings import DaemonRules
 from ironic_sync.store_sql import IronicStore
 from ironic_sync.wiring import ironic_parts
+from keeper.settings import KeeperPace, KeeperSettings
+from keeper.store_sql import KeeperStore
+from keeper.wiring import keeper_parts
 from kit.parts import Pauses
 from kit.process import Part, run_until
 from laboratory.computes.driver import SimulatedPool
@@ -37,7 +40,7 @@ from scheduler_worker.settings import SchedulerPace, SchedulerSettings
 from scheduler_worker.store_sql import SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 from tests.planted.replacing import replaced
-from tests.simulation.faulty_database import FaultyDatabase
+from tests.simulation.faulty_database import FaultyDatabase, KeeperDatabase
 from tests.simulation.ironic import FaultyIronicApi, IronicWorld
 from tests.simulation.nodes_checker import NodesChecker
 from tests.simulation.plan import CELLS, GROUPS_OF_NODES, Plan
@@ -87,6 +90,8 @@ CONDUCTOR = ConductorSettings(
 # Heartbeats seldom: other seeds stay as they were drawn before there were heartbeats of conductors.
 PACE = ConductorPace(remind_every_s=5.0, retry_delay_s_max=4.0, poll_s=1.5, beat_s=600.0)
 BEAT_S, FACTS_S = 3.0, 1.0
+# A lease ends while schedulers are away, while its keeper stands still, and while it hears nothing.
+KEEPER_PACE = KeeperPace(round_s=0.6, idle_s=1.0, lease_s=2.0, list_s=3.0, rest_s=1.0)
 IRONIC = DaemonRules(
     lease_s=4.0,
     look_s=0.4,
@@ -128,6 +133,7 @@ class Rows:
         self.books = InspectableStore()
         self.requests = Tables("scheduler_worker")
         self.cells = {cell: Tables("cell_conductor") for cell in CELLS}
+        self.keeping = Tables("keeper")
         self.nodes = MemoryIronicStore(lambda: EPOCH + timedelta(seconds=loop.time()))
 
 
@@ -225,6 +231,12 @@ class Workers:
                     pools=[*map(SimulatedPool, pools)],
                     pace=ComputePace(over_kept_s=600),
                     store=WatchedComputeStore(process),
+                )
+            case "keeper":
+                ledger = KeeperStore(KeeperDatabase(self._rows.keeping, process))
+                id_ = UUID(int=process.chance.getrandbits(128))
+                return keeper_parts(
+                    station, ledger, KeeperSettings(), clock=process.clock, id_=id_, pace=KEEPER_PACE
                 )
             case "ironic":
                 return self._parts_of_daemon(process, broker, station)

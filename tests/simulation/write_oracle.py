@@ -149,7 +149,7 @@ WRITE = "admin write"
 JUDGED = "a write by name is judged by its rules"
 # Counts of writes sent before with identical content, and of writes that were judged in one batch.
 AGAIN, TOGETHER = "admin write repeated", "admin writes in one batch"
-# The offer of one tree to claims: each provider's parent, inventories, traits and aggregates.
+# The offer of one tree to claims: each provider's parent, inventories, traits, aggregates and place.
 Qualities = frozenset[object]
 
 
@@ -330,4 +330,10 @@ class WriteOracle:
 
 def _offered(state: ProviderState) -> tuple[object, ...]:
     record = record_of(state)
-    return record.parent, frozenset(record.inventories.items()), record.traits, record.aggregates
+    return (
+        record.parent,
+        frozenset(record.inventories.items()),
+        record.traits,
+        record.aggregates,
+        record.place,
+    )

@@ -53,6 +53,7 @@ class ProviderRecord(Struct, frozen=True):
     inventories: Mapping[str, ReportedInventory] = {}
     traits: frozenset[str] = frozenset()
     aggregates: frozenset[AggregateId] = frozenset()
+    place: str = ""
 
 
 class HoldingRecord(Struct, frozen=True):
@@ -118,7 +119,7 @@ class ExpectedBooks:
             case DeleteProvider():
                 return self._delete(write)
             case SetPlaces():
-                raise AssertionError("none is drawn")
+                return self._place(write)
             case _:
                 return self._set(write)
 
@@ -162,6 +163,19 @@ class ExpectedBooks:
         if any(self.used((write.id, resource)) for resource in self.providers[write.id].inventories):
             return "InventoryInUse"
         del self.providers[write.id]
+        return "Done"
+
+    def _place(self, write: SetPlaces) -> str:
+        for each in write.places:
+            if each.provider not in self.providers:
+                return "UnknownProvider"
+            if self.providers[each.provider].parent is not None:
+                return "NotAllowed"
+        for each in write.places:
+            one = self.providers[each.provider]
+            # No host reports a place of its own here.
+            moves = one.place != each.place
+            self._change(each.provider, place=each.place, generation=one.generation + moves)
         return "Done"
 
     def _set(self, write: SetInventories | PutInventory | DropInventory | SetTraits | SetAggregates) -> str:
@@ -334,6 +348,7 @@ def record_of(state: ProviderState) -> ProviderRecord:
         },
         traits=frozenset(state.traits),
         aggregates=frozenset(state.aggregates),
+        place=state.place,
     )
 
 

@@ -10,6 +10,7 @@ from msgspec import structs
 from bus.message import Message
 from bus.messages.build import BuildRejected, InstancesFound, InstanceState, Move
 from bus.messages.keeping import CampaignHost, CampaignId, CampaignState, CampaignWork, Movement, MovementId
+from bus.messages.moves import MoveWait
 from bus.messages.planning import DrainedInstance
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
@@ -157,7 +158,7 @@ def test_an_order_names_where_from_where_to_and_who_leaves_together() -> None:
         ("c1/h2",),
         "c1/h1",
         (),
-        None,
+        MoveWait(for_s=0),
         "campaign spring",
     )
     other = movement(instance=InstanceId(ConsumerId(UUID(int=8))), together=True)
