@@ -103,8 +103,8 @@ def end_freed(transition: Transition) -> None:
 def receive(transition: Transition) -> None:
     row, order, host = transition.row, transition.order, transition.host
     moving, move = transition.moving, transition.move
-    if why := transition.hosts.why_lost(host):
-        # It was lost since it was claimed, and has nothing of the instance.
+    if why := transition.hosts.why_not_next(host):
+        # It was lost or set draining since it was claimed, and has nothing of the instance.
         transition.failed(host.name, why, attempt=row.attempt)
         return_claim(transition, "", "", was_silent=False)
         return

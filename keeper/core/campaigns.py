@@ -171,7 +171,9 @@ def after_listing(
         stay=len(stays),
         reason=stays[0] if stays else "",
     )
-    if moves or seen.left or guests is None:
+    # A cell that does not know yet that the host is draining may begin a move to it.
+    may_come = told is not None and campaign.work.kind != "evacuate" and told.told < told.setting.number
+    if moves or seen.left or guests is None or may_come:
         after = seen
     elif others:
         after = staged(seen, "skipped", now, f"its campaign is {campaign.life}")

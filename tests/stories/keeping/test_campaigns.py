@@ -394,6 +394,31 @@ async def test_a_keeper_that_dies_is_followed_by_another_that_goes_on(bus: str, 
 
 
 @EMBEDDED
+async def test_two_keepers_at_one_campaign_move_each_guest_once(bus: str, books: str) -> None:
+    async with (
+        movers(bus, books, "h1", "h2", "h3", script=FaultScript(spawn_ms=30)) as moving,
+        open_keeper_store(books) as rows,
+    ):
+        here = Keeping(moving, rows)
+        guests = [await moving.booted(number) for number in range(1, 13)]
+        # A lease that ends at once: both work on it, all the time.
+        pace = structs.replace(KEEPER_PACE, lease_s=0.0)
+        async with (
+            moving.setup.keeper(rows, "one", pace=pace),
+            moving.setup.keeper(rows, "two", pace=pace),
+        ):
+            await here.start("h1", guests_at_once=3)
+            ended = await here.until()
+            made = await here.movements()
+        assert ended.campaigns[0].movements == {"done": 12}
+        found = await here.cloud.ask(AskInstances(instances=tuple(guests), limit=200), InstancesFound)
+        assert {each.failures for each in made} == {0}
+        orders = {each.instance: each.request_id for each in made}
+        assert {each.id: each.move and each.move.request_id for each in found.instances} == orders
+        assert "h1" not in {each.host for each in found.instances}
+
+
+@EMBEDDED
 async def test_a_person_who_sets_a_host_up_again_ends_that_it_is_emptied(bus: str, books: str) -> None:
     async with keeping(bus, books, "h1", "h2", script=FaultScript(spawn_ms=100)) as here:
         guests = [await here.here.booted(number) for number in range(1, 5)]

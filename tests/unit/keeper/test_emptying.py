@@ -96,6 +96,20 @@ def test_a_host_is_emptied_until_nothing_is_on_it(
     assert stage != "failed" or after.host.reason == "1 guests stay: full"
 
 
+def test_a_host_is_not_empty_before_its_cell_knows_that_it_is_draining() -> None:
+    set_now = structs.replace(DRAINING, setting=HostSetting(mode="draining", number=3), told=2)
+
+    assert after_listing(CAMPAIGN, HOST, [], set_now, [], now=NOON).host.stage == "emptying"
+    known = structs.replace(set_now, told=3)
+    assert after_listing(CAMPAIGN, HOST, [], known, [], now=NOON).host.stage == "done"
+    # Nothing is set for a host that is evacuated.
+    work = structs.replace(CAMPAIGN.work, kind="evacuate")
+    lost = structs.replace(set_now, up=False)
+    assert (
+        after_listing(structs.replace(CAMPAIGN, work=work), HOST, [], lost, [], now=NOON).host.stage == "done"
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "told", "why"),
     [
