@@ -391,8 +391,11 @@ class Trees(KnownProviders):
         }
 
     def used_in_all(self, tree: Tree, resource: str) -> int:
+        """How much of the class is used in the tree. A provider counts as full at most: what one has used beyond its capacity takes no
+        room from another.
+        """
         return sum(
-            self.used(state).get(resource, 0)
+            min(self.used(state).get(resource, 0), capacity_of(state.inventories[resource]))
             for state in tree.providers.values()
             if resource in state.inventories
         )

@@ -16,7 +16,7 @@ from engine.requests.spec import GranularGroup
 from tests.contracts.placement_orders import DB, WEB, aggregate, provider
 from tests.narrowing import must_be
 from tests.plugins import standard_plugins
-from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, vcpus
+from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, usage_of, vcpus
 
 PLUGINS = standard_plugins()
 RACK = (aggregate("rack"),)
@@ -53,6 +53,24 @@ def nested(
         )
         for number in range(2)
     ]
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_one_cell_that_is_used_beyond_its_size_takes_no_room_from_another(*, is_later: bool) -> None:
+    root, first, second = nested()
+    if is_later:
+        picture = a_picture(root, first, second)
+        picture.use([usage_of(first, 8, 2), usage_of(second, 2, 2)])
+    else:
+        over = structs.replace(first, inventories={"VCPU": InventoryState(total=4, used=8)})
+        half = structs.replace(second, inventories={"VCPU": InventoryState(total=4, used=2)})
+        picture = a_picture(root, over, half)
+
+    (found,) = choose(picture, [a_spec(2)], PLUGINS, salt=0)
+
+    assert must_be(Chosen, found).choice.share.amounts
+    (none,) = choose(picture, [a_spec(3)], PLUGINS, salt=0)
+    assert sum(each.removed for each in must_be(NoValidHost, none).steps) == 1, "each host is explained"
 
 
 def below(name: str, parent: str, trait: str = "", **totals: int) -> ProviderState:
