@@ -113,7 +113,7 @@ def _wrong_group(order: CreateGroup) -> BuildRejected | None:
             order.max_per_host,
             f"only anti-affinity reads it, and the policy is {order.policy}",
         )
-    # The lowest domains that have all members; a host is below all domains.
+    # All members are in one domain of this level, and so of each smaller level, too.
     together = max([rule.level for rule in order.rules if rule.policy == "affinity"], default=0)
     where = f"in one domain of level {together}"
     if order.policy == "affinity":

@@ -382,8 +382,8 @@ class HostRegistry:
         return [known for known in self._hosts.values() if known.heard <= since]
 
     def as_heard(self, row: HostState) -> HostState:
-        """This row of the database, with what only this process knows: whether the host is up, when it was heard, the zone by its aggregates,
-        its place, and which other cells have a host of its name.
+        """This row of the database, with what only this process knows. That is whether the host is up, when it was heard, its zone, its place,
+        and which other cells have a host of its name.
         """
         known = self._hosts.get(row.id.int)
         return structs.replace(

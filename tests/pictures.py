@@ -1,7 +1,7 @@
 """Makes the pictures of the dashboard: `python -m tests.pictures [FOLDER]`, by default docs/pictures.
 
-It starts a `moor up` of its own with two cells of 400 hosts and some bare-metal nodes, builds instances of several sizes, empties hosts by
-campaigns, and lets a Chromium take the pages. Look at them before you commit them, and make them smaller
+It starts a `moor up` of its own with two cells of 400 hosts and some bare-metal nodes. It builds instances of several sizes, empties hosts
+by campaigns, and lets a Chromium take the pages. Look at them before you commit them, and make them smaller
 by `pngquant --ext .png --force 128 FILE`.
 """
 

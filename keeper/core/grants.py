@@ -37,8 +37,8 @@ class Grants(NamedTuple):
 
 
 class MovementLedger(NamedTuple):
-    """All that grants are judged by: the budgets; the movements that go on, and those granted in the last hour; how many guests of each
-    campaign may move at once; and how many members of each group with a minimum are active and stay where they are.
+    """All that grants are judged by. `going` are the movements that go on, `recent` those granted in the last hour. `guests_max` says how many
+    guests of each campaign may move at once, `alive` how many members of each group with a minimum are active and stay where they are.
     """
 
     budgets: Sequence[MoveBudget]

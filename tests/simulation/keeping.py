@@ -116,7 +116,7 @@ class CampaignOperator:
             await self._ask(SetCampaign(campaign=planned.name, to=change.to), CampaignsFound, BuildRejected)
 
     async def _look(self) -> None:
-        """What the screens of an operator ask."""
+        """Ask the questions of an operator's screens."""
         first = self._plan.campaigns[0]
         for at_s in ASKED_S:
             await until_s(at_s)
@@ -144,7 +144,7 @@ LEDGER = "one ledger for all that moves unasked"
 OPEN_STAGES = ("waiting", "emptying", "hook", "returning")
 # States of an instance in its cell.
 ON_ITS_HOST = ("active", "stopped", "shelved", "broken")
-# What one order is about: the instances, how they move, where to, and where from.
+# An order: its instances, how they move, where to, and where from.
 Order = tuple[frozenset[InstanceId], str, tuple[str, ...], str]
 Row = tuple[object, bytes]
 

@@ -440,14 +440,15 @@ class Audit:
         """The faults by budgets that have a minimum of active members."""
         api, found = self._reader.api, list[Fault]()
         for group in sorted({each.group for each in going if each.group}) if budgets else ():
-            known = (await answer_of(api, AskGroups(id=group), GroupsFound)).groups
-            rows = await self._instances([InstanceId(each.consumer) for one in known for each in one.members])
+            known = next(iter((await answer_of(api, AskGroups(id=group), GroupsFound)).groups), None)
+            # A group that was deleted has no member left.
+            if known is None:
+                continue
+            rows = await self._instances([InstanceId(each.consumer) for each in known.members])
             if not [*faults_of_minimums(budgets, group, going, rows)]:
                 continue
             # Those that were deleted since are no members any more.
-            deleted = AskInstances(
-                project=known[0].project if known else "", state="deleted", limit=MOVEMENTS_PAGE
-            )
+            deleted = AskInstances(project=known.project, state="deleted", limit=MOVEMENTS_PAGE)
             gone = await items_of(
                 api, deleted, InstancesFound, lambda page: zip(page.instances, page.details, strict=True)
             )
