@@ -204,6 +204,15 @@ CASES: dict[str, Case] = {
         (CLAIMED, "swap 3 to h3/4 for heir2 MIGRATION"),
         "moving | one/3, heir2/3 | h1/1",
     ],
+    "a destination that was set draining since it was claimed gets no order and keeps nothing": [
+        *ACTIVE,
+        (move("migrate", "h2", "h3"), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "stop h1/1 #50"),
+        states(set_("h2", "draining")),
+        (stopped(1, "h1"), "swap 2 to h1/3 back from heir1"),
+        (CLAIMED, "swap 3 to h3/4 for heir2 MIGRATION"),
+        "moving | one/3, heir2/3 | h1/1",
+    ],
     "a source that was lost while the destination was claimed is not waited for": [
         *ACTIVE,
         (move(), "swap 1 to h2/2 for heir1 MIGRATION"),
