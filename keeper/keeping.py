@@ -27,7 +27,7 @@ from bus.messages.keeping import (
     MovementChanged,
 )
 from bus.workers.connections import Station
-from engine.hosts import host_in_cell
+from engine.hosts import HostMode, host_in_cell
 from engine.inventories import ProviderId
 from keeper import store_sql as rows
 from keeper.asking import LISTED_MAX, Schedulers, named
@@ -218,13 +218,20 @@ class CampaignDriver:
         waiting = await self._store.read(rows.hosts_at, campaign.id, WAITING, LISTED_MAX)
         out = sum(stages.get(each, 0) for each in OUT)
         turns = hosts_to_begin(campaign.work, out, waiting, stages.get("done", 0))
-        is_set = campaign.work.kind != "evacuate"
-        refused = await self._schedulers.set_hosts(campaign, turns, "draining") if is_set else {}
-        now = self._clock()
-        begun = [staged(each, "emptying", now) for each in turns if each.id not in refused]
-        failed = [staged(each, "failed", now, refused[each.id]) for each in turns if each.id in refused]
-        saved = await self._save(campaign, turns, [*begun, *failed])
+        begun = [staged(each, "emptying", self._clock()) for each in turns]
+        if campaign.work.kind != "evacuate":
+            begun = await self._set(campaign, begun, "draining")
+        saved = await self._save(campaign, turns, begun)
         await self._step(campaign, [each for each in saved if each.stage == "emptying"])
+
+    async def _set(
+        self, campaign: CampaignState, hosts: Sequence[CampaignHost], mode: HostMode
+    ) -> list[CampaignHost]:
+        """Set these hosts to this mode. Those for which that is refused have failed."""
+        refused, now = await self._schedulers.set_hosts(campaign, hosts, mode), self._clock()
+        return [
+            staged(each, "failed", now, refused[each.id]) if each.id in refused else each for each in hosts
+        ]
 
     async def _step(self, campaign: CampaignState, hosts: Sequence[CampaignHost]) -> None:
         """Bring hosts that are out one stage further, if they are so far."""
@@ -234,12 +241,11 @@ class CampaignDriver:
             *[self._after_hook(campaign, each) for each in at["hook"]],
             *await self._after_return(campaign, at["returning"]),
         ]
-        done = [each for each in after if each.stage == "done"]
-        if done and (mode := mode_when_done(campaign.work)):
-            refused, now = await self._schedulers.set_hosts(campaign, done, mode), self._clock()
+        if (mode := mode_when_done(campaign.work)) is not None:
+            done = [each for each in after if each.stage == "done"]
             after = [
-                staged(each, "failed", now, refused[each.id]) if each.id in refused else each
-                for each in after
+                *(each for each in after if each.stage != "done"),
+                *await self._set(campaign, done, mode),
             ]
         await self._save(campaign, hosts, after)
 
