@@ -5,7 +5,8 @@ migrations: all of them, or none.
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
@@ -20,9 +21,18 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from kit.errors import Failure
 from kit.sql import RoleRights, make_roles, open_database, upgrade, version_table
 from kit.sql.migrations import newest_revision
-from tests.contracts.sql_stores import WORKER, administer, as_role, empty_database, rows_of
+from tests.contracts.sql_stores import (
+    LOCKS_AWAITED,
+    WORKER,
+    a_session,
+    administer,
+    as_role,
+    empty_database,
+    rows_of,
+)
 from tests.last_release import last_release
 from tests.running import closing
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -125,15 +135,38 @@ async def test_a_table_of_somebody_else_is_not_taken_for_ours(url: str) -> None:
 
 async def test_of_processes_that_start_together_one_upgrades_and_the_others_find_it_done(url: str) -> None:
     upgrading = (sys.executable, "-c", WITH_BUG + UPGRADE, url, WORKER)
-    starters = [
-        await asyncio.create_subprocess_exec(*upgrading, stdout=asyncio.subprocess.PIPE) for _ in range(3)
-    ]
+    async with _held_up(url) as all_have_begun:
+        starters = [
+            await asyncio.create_subprocess_exec(*upgrading, stdout=asyncio.subprocess.PIPE) for _ in range(3)
+        ]
+        await all_have_begun(len(starters))
     outcomes = [await starter.communicate() for starter in starters]
 
     assert sorted(outcome.decode().strip() for outcome, _ in outcomes) == [
         f"('', '{HEAD}')",
         *[f"('{HEAD}', '{HEAD}')"] * 2,
     ]
+
+
+@asynccontextmanager
+async def _held_up(url: str) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+    """Nobody's upgrade ends in here: a transaction makes the table that each would make last, and undoes that at the end."""
+    if url.startswith("sqlite"):
+        # A file has one writer at a time, whatever the upgrade does.
+        yield lambda _count: asyncio.sleep(0)
+        return
+    async with a_session(url) as session, a_session(url) as looking:
+
+        async def all_have_begun(count: int) -> None:
+            await until(
+                partial(looking.fetchval, LOCKS_AWAITED), "all wait", lambda waiting: waiting == count
+            )
+
+        making = session.transaction()
+        await making.start()
+        await session.execute(f'CREATE TABLE "{version_table(WORKER)}" ()')
+        yield all_have_begun
+        await making.rollback()
 
 
 async def _be_old(url: str, revision: str, *names: str) -> None:
