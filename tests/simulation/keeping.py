@@ -243,15 +243,14 @@ class KeepingChecker:
                 yield f"nobody was told that {one.name} is {one.life}"
 
     def left_behind(self) -> Iterator[str]:
-        """Guests that were on a host when it was done, and are there yet. An instance that was on its way there may have come later: no
-        scheduler tells of it before its cell has claimed its share.
-        """
+        """Guests on a host that was done, and that nobody has set up since: those that were there then, and those that came later."""
         for id_, (name, guests) in self._emptied.items():
+            is_up = self._cloud.hosts.rows[id_].setting.mode == "up"
             for own in self._guests_of(id_):
                 if (own.id, own.host_attempt) in guests:
                     yield f"{short_id(own.id)} is {own.state} on {name}, which was emptied"
-                elif self._cloud.hosts.rows[id_].setting.mode != "up":
-                    self._findings.count(KEEPING, "came after its host was done")
+                elif not is_up:
+                    yield f"{short_id(own.id)} is {own.state} on {name}, and came after that was emptied"
 
     def _guests_of(self, host: ProviderId) -> list[Instance]:
         return [
