@@ -10,8 +10,10 @@ from scheduler_worker.core.instances import moves
 from tests.planted.replacing import planted_as, rewritten
 
 
-def _changed(name: str, owner: Any, function: str, part: str, by: str, harm: str = "") -> None:
-    planted_as(name, harm=harm)(lambda: rewritten(owner, function, part, by))
+def _changed(
+    name: str, owner: Any, function: str, part: str, by: str, harm: str = "", world: str = ""
+) -> None:
+    planted_as(name, world=world, harm=harm)(lambda: rewritten(owner, function, part, by))
 
 
 # Each wish is judged by what went on before the batch, and not by what was granted in it.
@@ -122,4 +124,5 @@ _changed(
     "if not messages or not",
     "if True or not",
     "lost",
+    "keeping",
 )
