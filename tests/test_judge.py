@@ -47,6 +47,13 @@ def test_some_lines_of_the_file_are_still_true() -> None:
     assert [each for each in wrong if each] == []
 
 
+def test_each_planted_bug_is_seen_and_one_that_does_harm_by_two_kinds_or_with_a_reason() -> None:
+    seen = matrix.seen_by()
+
+    assert [bug for bug, kinds in seen.items() if not kinds] == []
+    assert [*matrix.harmful(seen)] == []
+
+
 def test_without_a_change_all_pass(judge: Judge) -> None:
     assert ask(judge, {}) == Answer(passed=len(judge.tests))
 
