@@ -23,12 +23,14 @@ from bus.messages.books import (
     DeleteTrait,
     DropInventory,
     ProviderInventories,
+    ProviderPlace,
     PutInventory,
     RenameClass,
     Reshape,
     SetAggregates,
     SetAllocations,
     SetInventories,
+    SetPlaces,
     SetQuota,
     SetTraits,
     UpdateProvider,
@@ -138,6 +140,16 @@ writes: st.SearchStrategy[Write] = st.one_of(
         generation=seen,
         aggregates=st.lists(aggregates, max_size=1).map(tuple),
         moves_generation=st.booleans(),
+    ),
+    st.builds(
+        SetPlaces,
+        places=st.lists(
+            st.builds(
+                ProviderPlace, provider=providers, place=st.sampled_from(["", "dc1/rack1", "dc1/rack2"])
+            ),
+            min_size=1,
+            max_size=2,
+        ).map(tuple),
     ),
     st.builds(SetAllocations, consumers=lists_of_wishes),
     st.builds(SetAllocations, consumers=crowds),
