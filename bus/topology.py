@@ -246,6 +246,7 @@ FACTS = (
     "inventory.refused.*",
     "aggregate.changed",
     "campaign.changed",
+    "question.changed",
     "movement.changed",
 )
 # What an application may send for its projects; and what only admin applications may ask.

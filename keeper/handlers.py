@@ -1,8 +1,8 @@
 """The keeper's queues: which message goes to which handler.
 
 queue              handlers
-keeper.requests    `Orders`: campaigns are begun and set, budgets are written
-keeper.questions   `Questions`: campaigns, movements, budgets, plans
+keeper.requests    `Orders`: campaigns are begun and set, questions are answered, budgets are written
+keeper.questions   `Questions`: campaigns, movements, questions to persons, budgets, plans
 
 An order asks schedulers first, and writes in one transaction then; a repeated one finds what it has written, and is answered as before.
 """
@@ -39,6 +39,7 @@ from bus.messages.keeping import (
     SetCampaign,
     StartCampaign,
 )
+from bus.messages.questions import AnswerQuestion, AskQuestions, QuestionsFound
 from bus.unreadable import Unreadable
 from bus.workers.handlers import Answer, Bury, Handlers, ReadOnly, Received, Said, answering
 from engine.hosts import HostState, host_in_cell, names_clash
@@ -46,6 +47,7 @@ from engine.inventories import ProviderId
 from keeper import store_sql as rows
 from keeper.asking import Schedulers, named
 from keeper.core.campaigns import wrong_work
+from keeper.core.fencing import after_answer_of, ended
 from keeper.core.grants import HOUR, Use, told_use, wrong_budget
 from keeper.hooks import Hooks
 from keeper.store_sql import KeeperStore, counted
@@ -128,6 +130,7 @@ class Orders:
         return {
             StartCampaign: _each(self._start),
             SetCampaign: _each(self._set),
+            AnswerQuestion: _each(self._answer),
             SetBudget: _each(self._set_budget),
             DeleteBudget: _each(self._delete_budget),
             Unreadable: ReadOnly(_on_unreadable),
@@ -170,8 +173,9 @@ class Orders:
     def _why_wrong(self, work: CampaignWork) -> BuildRejected | None:
         if wrong := wrong_work(work):
             return rejected(*wrong)
-        if work.hook and (why := self._hooks.why_unknown(work.hook)):
-            return rejected("work.hook", work.hook, why)
+        for field, name in (("work.hook", work.hook), ("work.fence", work.fence)):
+            if name and (why := self._hooks.why_unknown(name)):
+                return rejected(field, name, why)
         return None
 
     async def _same(self, known: CampaignState, wanted: CampaignState) -> Message:
@@ -200,6 +204,34 @@ class Orders:
 
     async def _told(self, campaign: CampaignState) -> CampaignsFound:
         return CampaignsFound(campaigns=await with_counts(self._store, (campaign,)))
+
+    async def _answer(self, ask: Received[AnswerQuestion]) -> Message:
+        order = ask.message
+        (known,) = await self._store.read(rows.question_page, AskQuestions(id=order.question), 1) or (None,)
+        if known is None:
+            return QuestionsFound(questions=())
+        async with self._store.transaction() as transaction:
+            # The locks' order: hosts, then questions.
+            hosts = await transaction.run(rows.lock_hosts, known.campaign, (known.host_id,))
+            known = await transaction.run(rows.lock_question, order.question) or known
+            if known.life == "answered" and known.answer == order.answer:
+                return QuestionsFound(questions=(known,))
+            if known.life != "open":
+                why = f"it is {known.life}: {known.reason or f'{known.answer} by {known.by}'}"
+                return rejected("question", order.question, why)
+            if order.answer not in (known_answers := [each.answer for each in known.choices]):
+                return rejected("answer", order.answer, f"answer {' or '.join(known_answers)}")
+            host = hosts.get(known.host_id)
+            if host is None or host.stage != "asked":
+                return rejected(
+                    "question", order.question, f"host {known.host} is {host.stage if host else 'gone'}"
+                )
+            after = after_answer_of(host, order.answer, ask.by, self._clock())
+            await transaction.run(rows.save_hosts, known.campaign, (after,))
+            known = ended(known, "answered", self._clock(), answer=order.answer, by=ask.by)
+            await transaction.run(rows.save_question, known)
+        self._wake()
+        return QuestionsFound(questions=(known,))
 
     async def _set_budget(self, ask: Received[SetBudget]) -> Message:
         budget = ask.message.budget
@@ -246,6 +278,7 @@ class Questions:
         return {
             AskCampaigns: answering(self._campaigns),
             AskMovements: answering(self._movements),
+            AskQuestions: answering(self._questions),
             AskBudgets: answering(self._budgets),
             AskCampaignPlan: answering(self._plan),
             Unreadable: ReadOnly(_on_unreadable),
@@ -284,6 +317,11 @@ class Questions:
         found = await self._store.read(rows.movement_page, question, campaign, question.limit + 1)
         page = tuple(found[: question.limit])
         return MovementsFound(movements=page, next=page[-1].id if len(found) > question.limit else None)
+
+    async def _questions(self, question: AskQuestions) -> Message:
+        found = await self._store.read(rows.question_page, question, question.limit + 1)
+        page = tuple(found[: question.limit])
+        return QuestionsFound(questions=page, next=page[-1].id if len(found) > question.limit else None)
 
     async def _budgets(self, question: AskBudgets) -> Message:
         known = [

@@ -1,4 +1,5 @@
-"""Hooks: programs in the keepers' folder that campaigns run for an empty host, such as one that installs and restarts it.
+"""Hooks: programs in the keepers' folder that campaigns run for a host: for an empty one, such as one that installs and restarts it; and for one
+that is lost, to switch it off.
 
 A hook gets the host's name and its cell as arguments. It runs in a process group of its own, which is killed when its time is up. A keeper
 that dies takes its hooks with it, and the next one runs them again: so a hook must bear that.
@@ -61,14 +62,14 @@ class Hooks:
         """Does the hook of this host run here, or has it just ended?"""
         return (campaign.id, host.id) in {*self._keys, *self._ended}
 
-    def result(self, campaign: CampaignState, host: CampaignHost) -> str | None:
-        """How the hook of this host has ended: empty if well. None while it runs; it is started if it does not."""
+    def result(self, campaign: CampaignState, host: CampaignHost, name: str, within_s: float) -> str | None:
+        """How the hook `name` of this host has ended: empty if well. None while it runs; it is started if it does not."""
         key = campaign.id, host.id
         if key in self._ended:
             return self._ended.pop(key)
         if key not in self._running:
             self._keys.add(key)
-            self._running.start(self._run(key, campaign, host), key)
+            self._running.start(self._run(key, campaign, host, name, within_s), key)
         return None
 
     def keep_only(self, held: Collection[CampaignId]) -> None:
@@ -76,14 +77,15 @@ class Hooks:
         for key in [each for each in self._keys if each[0] not in held]:
             self._running.cancel(key)
 
-    async def _run(self, key: Key, campaign: CampaignState, host: CampaignHost) -> None:
-        work = campaign.work
-        if why := self.why_unknown(work.hook):
+    async def _run(
+        self, key: Key, campaign: CampaignState, host: CampaignHost, name: str, within_s: float
+    ) -> None:
+        if why := self.why_unknown(name):
             self._ended[key] = why
             return
         variables = {"MOOR_CAMPAIGN": campaign.name, "MOOR_HOST": host.host, "MOOR_CELL": host.cell}
-        log.info("campaign %s runs hook %s for host %s", campaign.name, work.hook, host.host)
-        self._ended[key] = await _run(Path(self._folder, work.hook), host, variables, work.hook_s)
+        log.info("campaign %s runs hook %s for host %s", campaign.name, name, host.host)
+        self._ended[key] = await _run(Path(self._folder, name), host, variables, within_s)
 
 
 async def _run(program: Path, host: CampaignHost, variables: Mapping[str, str], within_s: float) -> str:

@@ -9,9 +9,10 @@ row of a granted movement has the id of its order, so each keeper sends the same
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from msgspec import structs
@@ -26,12 +27,14 @@ from bus.messages.keeping import (
     Movement,
     MovementChanged,
 )
+from bus.messages.questions import QuestionChanged
 from bus.workers.connections import Station
 from engine.hosts import HostMode, host_in_cell
 from engine.inventories import ProviderId
 from keeper import store_sql as rows
 from keeper.asking import LISTED_MAX, Schedulers, named
 from keeper.core.campaigns import (
+    FENCE,
     GRANTED,
     MOVING,
     OPEN,
@@ -49,11 +52,13 @@ from keeper.core.campaigns import (
     order_for,
     returned,
     staged,
+    why_not_emptied,
     withdrawn,
 )
+from keeper.core.fencing import after_fence, after_fenced, ended, first_stage, question_about
 from keeper.granting import Granting
 from keeper.hooks import Hooks
-from keeper.metrics import CAMPAIGNS, MOVEMENTS
+from keeper.metrics import CAMPAIGNS, MOVEMENTS, QUESTIONS
 from keeper.settings import KeeperPace, KeeperSettings
 from keeper.store_sql import KeeperStore
 from kit.errors import Operational, WrongAnswer
@@ -108,6 +113,7 @@ class CampaignDriver:
         )
         self.parts = (self._rounds, self._pruning)
         self._held = 0
+        self._asked = 0
         # When the guests of a host are to be listed again, though some of its movements go on.
         self._list_at: dict[HostKey, datetime] = {}
         self._seen: Counter[tuple[str, ...]] = Counter()
@@ -127,7 +133,11 @@ class CampaignDriver:
 
     @property
     def readings(self) -> Readings:
-        return (MOVEMENTS.numbers(self._seen), CAMPAIGNS.numbers({(): self._held}))
+        return (
+            MOVEMENTS.numbers(self._seen),
+            CAMPAIGNS.numbers({(): self._held}),
+            QUESTIONS.numbers({(): self._asked}),
+        )
 
     def wake(self) -> None:
         """Begin a round now: there is something to do."""
@@ -139,6 +149,7 @@ class CampaignDriver:
         async with self._store.transaction() as transaction:
             held = await transaction.run(rows.take, self._id, now, until, HELD_MAX)
             mine = await transaction.run(rows.held_by, self._id)
+            self._asked = await transaction.run(rows.count_open)
         self._held = len(mine)
         self._hooks.keep_only(mine)
         self._list_at = {key: at for key, at in self._list_at.items() if key[0] in mine}
@@ -218,11 +229,11 @@ class CampaignDriver:
         waiting = await self._store.read(rows.hosts_at, campaign.id, WAITING, LISTED_MAX)
         out = sum(stages.get(each, 0) for each in OUT)
         turns = hosts_to_begin(campaign.work, out, waiting, stages.get("done", 0))
-        begun = [staged(each, "emptying", self._clock()) for each in turns]
+        begun = [staged(each, first_stage(campaign.work), self._clock()) for each in turns]
         if campaign.work.kind != "evacuate":
             begun = await self._set(campaign, begun, "draining")
         saved = await self._save(campaign, turns, begun)
-        await self._step(campaign, [each for each in saved if each.stage == "emptying"])
+        await self._step(campaign, [each for each in saved if each.stage in OUT])
 
     async def _set(
         self, campaign: CampaignState, hosts: Sequence[CampaignHost], mode: HostMode
@@ -237,6 +248,7 @@ class CampaignDriver:
         """Bring hosts that are out one stage further, if they are so far."""
         at = {stage: [each for each in hosts if each.stage == stage] for stage in OUT}
         after = [
+            *await self._after_fencing(campaign, [each for stage in FENCE for each in at[stage]]),
             *await self._after_emptying(campaign, at["emptying"]),
             *[self._after_hook(campaign, each) for each in at["hook"]],
             *await self._after_return(campaign, at["returning"]),
@@ -263,10 +275,61 @@ class CampaignDriver:
                 each for each in changed if each.id in now and is_at_stage_of(now[each.id], old[each.id])
             ]
             await transaction.run(rows.save_hosts, campaign.id, saved)
+            await self._ask(transaction.run, campaign, old, saved)
         for each in saved:
             if each.stage != old[each.id].stage:
                 log.info("campaign %s: host %s is %s %s", campaign.name, each.host, each.stage, each.reason)
         return saved
+
+    async def _ask(
+        self,
+        run: Callable[..., Awaitable[Any]],
+        campaign: CampaignState,
+        old: Mapping[ProviderId, CampaignHost],
+        saved: Sequence[CampaignHost],
+    ) -> None:
+        """Ask about the hosts that a person must decide on now. Questions about those that have gone on by themselves do not matter any more."""
+        decided = {each.id: each for each in saved if old[each.id].stage == "asked" != each.stage}
+        for question in await run(rows.open_about, campaign.id, decided) if decided else ():
+            why = f"host {question.host} is {decided[question.host_id].stage}: {decided[question.host_id].reason}"
+            await run(rows.save_question, ended(question, "void", self._clock(), reason=why))
+        asked = [each for each in saved if each.stage == "asked" != old[each.id].stage]
+        await run(rows.ask, [question_about(campaign, each) for each in asked])
+
+    async def _after_fencing(
+        self, campaign: CampaignState, hosts: Sequence[CampaignHost]
+    ) -> list[CampaignHost]:
+        """Hosts that must be off before they are emptied."""
+        if not hosts:
+            return []
+        if campaign.life not in ("running", "paused"):
+            why = f"its campaign is {campaign.life}"
+            return [
+                each if self._hooks.runs(campaign, each) else staged(each, "skipped", self._clock(), why)
+                for each in hosts
+            ]
+        told = await self._schedulers.hosts_of(hosts)
+        after: list[CampaignHost] = []
+        for each in hosts:
+            seen, runs = told.get(each.id), self._hooks.runs(campaign, each)
+            back = "" if runs or each.stage == "fenced" else why_not_emptied(campaign.work, seen)
+            if back:
+                after.append(staged(each, "failed", self._clock(), back))
+            elif each.stage == "fenced":
+                after.append(after_fenced(each, seen, self._clock()))
+            elif each.stage == "fencing" and (runs or campaign.life == "running"):
+                after.append(self._after_fence(campaign, each))
+            else:
+                after.append(each)
+        # One that was heard until it was switched off is refused until it has been silent for long enough.
+        off = [each for each in after if each.stage == "fenced" and each.id in told]
+        await self._schedulers.set_hosts(campaign, off, "dead")
+        return after
+
+    def _after_fence(self, campaign: CampaignState, host: CampaignHost) -> CampaignHost:
+        work = campaign.work
+        why = self._hooks.result(campaign, host, work.fence, work.fence_s)
+        return host if why is None else after_fence(host, work.fence, why, self._clock())
 
     async def _after_emptying(
         self, campaign: CampaignState, hosts: Sequence[CampaignHost]
@@ -308,7 +371,7 @@ class CampaignDriver:
         if campaign.life != "running" and not self._hooks.runs(campaign, host):
             is_paused = campaign.life == "paused"
             return host if is_paused else staged(host, "skipped", now, f"its campaign is {campaign.life}")
-        why = self._hooks.result(campaign, host)
+        why = self._hooks.result(campaign, host, campaign.work.hook, campaign.work.hook_s)
         if why is None:
             return host
         return staged(host, "failed", now, why) if why else staged(host, "returning", now)
@@ -350,11 +413,12 @@ class CampaignDriver:
         """Tell of what has changed, until the broker has it."""
         while True:
             unsaid = await self._store.read(rows.unsaid, SAID_MAX)
-            messages: list[CampaignChanged | MovementChanged] = [
+            messages: list[CampaignChanged | MovementChanged | QuestionChanged] = [
                 CampaignChanged(campaign=each.id, state=each) for each in unsaid.campaigns
             ]
             messages += [CampaignChanged(campaign=campaign, host=host) for campaign, host in unsaid.hosts]
             messages += [MovementChanged(movement=each) for each in unsaid.movements]
+            messages += [QuestionChanged(question=each) for each in unsaid.questions]
             if not messages or not await self._station.publisher.send_within(SAY_S, messages):
                 return
             async with self._store.transaction() as transaction:

@@ -13,4 +13,9 @@ CAMPAIGNS = Metric(
     "gauge",
     "Campaigns that this keeper works on. Of several keepers, each works on others.",
 )
-METRICS = (MOVEMENTS, CAMPAIGNS)
+QUESTIONS = Metric(
+    "moor_questions_open",
+    "gauge",
+    "Questions that keepers have asked, and that nobody has answered yet. Each keeper counts all.",
+)
+METRICS = (MOVEMENTS, CAMPAIGNS, QUESTIONS)

@@ -1,8 +1,8 @@
-"""The keeper's rows in SQL, for both databases: campaigns with their hosts, movements, budgets.
+"""The keeper's rows in SQL, for both databases: campaigns with their hosts, movements, questions, budgets.
 
 Any number of keepers write them. A campaign is worked on by the one keeper that holds it (`take`), until its lease ends. No rule rests on
 that: movements are granted under the lock of the ledger, and every other change is decided on locked rows. The locks' order: the
-ledger, campaigns, hosts, movements, each in the order of ids.
+ledger, campaigns, hosts, movements, questions, each in the order of ids.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,9 +27,10 @@ from bus.messages.keeping import (
     MovementId,
     MovementLife,
 )
+from bus.messages.questions import AskQuestions, Question, QuestionId
 from engine.inventories import ProviderId
 from keeper.core.campaigns import GOING, OPEN, OPEN_STAGES
-from keeper.tables import budgets, campaigns, hosts, ledger, movements
+from keeper.tables import budgets, campaigns, hosts, ledger, movements, questions
 from kit.sql import Database, DatabaseSettings, Id, Transaction, among, insert, open_database, read_once
 
 P = ParamSpec("P")
@@ -39,6 +40,7 @@ _encode = msgspec.json.Encoder().encode
 _campaign = msgspec.json.Decoder(CampaignState).decode
 _host = msgspec.json.Decoder(CampaignHost).decode
 _movement = msgspec.json.Decoder(Movement).decode
+_question = msgspec.json.Decoder(Question).decode
 _budget = msgspec.json.Decoder(BudgetState).decode
 
 _is_open = campaigns.c.ended_at.is_(None)
@@ -58,11 +60,12 @@ _PLAN_AGAIN = _SAVE_MOVEMENT.where(
 
 
 class Unsaid(Struct, frozen=True):
-    """Changes of which no listener may have heard yet: campaigns, hosts with their campaigns, movements."""
+    """Changes of which no listener may have heard yet: campaigns, hosts with their campaigns, movements, questions."""
 
     campaigns: Sequence[CampaignState]
     hosts: Sequence[tuple[CampaignId, CampaignHost]]
     movements: Sequence[Movement]
+    questions: Sequence[Question]
 
 
 # Campaigns
@@ -112,12 +115,7 @@ def campaign_page(
     if not ended:
         query = query.where(_is_open)
     if after is not None:
-        place = sa.select(campaigns.c.asked_at, campaigns.c.id).where(campaigns.c.id == after).subquery()
-        before = (
-            sa.tuple_(campaigns.c.asked_at, campaigns.c.id)
-            < sa.select(place.c.asked_at, place.c.id).scalar_subquery()
-        )
-        query = query.where(before)
+        query = query.where(_before(campaigns, after))
     return [*map(_campaign, connection.scalars(query))]
 
 
@@ -354,6 +352,71 @@ def delete_budget(connection: Connection, name: str) -> BudgetState | None:
     return next(map(_budget, connection.scalars(gone)), None)
 
 
+# Questions
+
+
+def ask(connection: Connection, asked: Sequence[Question]) -> None:
+    """Write these questions. One that was asked already stays as it is."""
+    for each in asked:
+        new = insert(connection, questions).values(
+            id=each.id,
+            campaign=each.campaign,
+            host=each.host_id,
+            asked_at=each.asked_at,
+            **_of_question(each),
+        )
+        connection.execute(new.on_conflict_do_nothing())
+
+
+def _of_question(question: Question) -> dict[str, Any]:
+    return {"is_open": question.life == "open", "unsaid": True, "body": _encode(question)}
+
+
+def lock_question(connection: Connection, question: QuestionId) -> Question | None:
+    query = sa.select(questions.c.body).where(questions.c.id == question).with_for_update()
+    return next(map(_question, connection.scalars(query)), None)
+
+
+def save_question(connection: Connection, question: Question) -> None:
+    connection.execute(
+        sa.update(questions).where(questions.c.id == question.id).values(**_of_question(question))
+    )
+
+
+def open_about(connection: Connection, campaign: CampaignId, about: Collection[ProviderId]) -> list[Question]:
+    """The open questions about these hosts of a campaign, locked."""
+    query = sa.select(questions.c.body).where(
+        questions.c.campaign == campaign, questions.c.is_open, among(connection, questions.c.host, about)
+    )
+    return [*map(_question, connection.scalars(query.order_by(questions.c.id).with_for_update()))]
+
+
+def question_page(connection: Connection, asked: AskQuestions, limit: int) -> list[Question]:
+    """A page of questions, the newest first."""
+    query = (
+        sa.select(questions.c.body).order_by(questions.c.asked_at.desc(), questions.c.id.desc()).limit(limit)
+    )
+    if asked.id is not None:
+        query = query.where(questions.c.id == asked.id)
+    elif not asked.ended:
+        query = query.where(questions.c.is_open)
+    if asked.after is not None:
+        query = query.where(_before(questions, asked.after))
+    return [*map(_question, connection.scalars(query))]
+
+
+def _before(table: Table, after: UUID) -> sa.ColumnElement[bool]:
+    """Does a row come after this one, if the newest are first?"""
+    place = sa.select(table.c.asked_at, table.c.id).where(table.c.id == after).subquery()
+    return sa.tuple_(table.c.asked_at, table.c.id) < sa.select(place.c.asked_at, place.c.id).scalar_subquery()
+
+
+def count_open(connection: Connection) -> int:
+    return (
+        connection.scalar(sa.select(sa.func.count()).select_from(questions).where(questions.c.is_open)) or 0
+    )
+
+
 # Changes to tell of, and old rows
 
 
@@ -375,6 +438,12 @@ def unsaid(connection: Connection, limit: int) -> Unsaid:
                 connection.scalars(sa.select(movements.c.body).where(movements.c.unsaid).limit(limit)),
             )
         ],
+        [
+            *map(
+                _question,
+                connection.scalars(sa.select(questions.c.body).where(questions.c.unsaid).limit(limit)),
+            )
+        ],
     )
 
 
@@ -387,6 +456,7 @@ def note_said(connection: Connection, said: Unsaid) -> None:
             for campaign, each in said.hosts
         ),
         *((movements, (movements.c.id == each.id,), each) for each in said.movements),
+        *((questions, (questions.c.id == each.id,), each) for each in said.questions),
     ):
         connection.execute(sa.update(table).where(*key, table.c.body == _encode(told)).values(unsaid=False))
 
@@ -396,6 +466,7 @@ def forget(connection: Connection, before: datetime, limit: int) -> int:
     old = sa.select(campaigns.c.id).where(campaigns.c.ended_at < before).limit(limit)
     gone = [*connection.scalars(old)]
     for table, column in (
+        (questions, questions.c.campaign),
         (movements, movements.c.campaign),
         (hosts, hosts.c.campaign),
         (campaigns, campaigns.c.id),

@@ -1,4 +1,4 @@
-"""The keeper's tables, alike on PostgreSQL and SQLite: campaigns with their hosts, movements, budgets.
+"""The keeper's tables, alike on PostgreSQL and SQLite: campaigns with their hosts, movements, questions, budgets.
 
 Fields by which rows are searched have a column; the whole row is in the body, as JSON. Change a table in two steps, each with its migration: first
 expand it, and contract it only in a later release.
@@ -88,7 +88,29 @@ Index(
 )
 _going = text("is_going")
 Index("ix_keeper_movements_going", movements.c.campaign, postgresql_where=_going, sqlite_where=_going)
-for _table in (campaigns, hosts, movements):
+# What a person is asked.
+questions = Table(
+    "keeper_questions",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("campaign", Id, nullable=False),
+    Column("host", Id, nullable=False),
+    Column("asked_at", Moment, nullable=False),
+    Column("is_open", Boolean, nullable=False),
+    Column("unsaid", Boolean, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index(None, "campaign"),
+    Index(None, "asked_at", "id"),
+)
+# A host of a campaign is asked about once at a time.
+Index(
+    "ix_keeper_questions_open",
+    *(questions.c.campaign, questions.c.host),
+    unique=True,
+    postgresql_where=_open,
+    sqlite_where=_open,
+)
+for _table in (campaigns, hosts, movements, questions):
     _unsaid = text("unsaid")
     Index(f"ix_{_table.name}_unsaid", _table.c.unsaid, postgresql_where=_unsaid, sqlite_where=_unsaid)
 

@@ -228,6 +228,12 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
         "app",
         "Campaigns: drain, evacuate or restart many hosts, one after the other.",
     ),
+    "question": (
+        OPERATING,
+        "moor.instances.keeping_commands",
+        "questions_app",
+        "Questions of keepers: what they must not decide alone.",
+    ),
     "budget": (
         OPERATING,
         "moor.instances.keeping_commands",

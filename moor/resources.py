@@ -38,6 +38,7 @@ from moor.client import (
     Movement,
     NamedImage,
     ProviderState,
+    Question,
     QuotaState,
     ReportedInventory,
     host_in_cell,
@@ -642,13 +643,15 @@ DEAD_LETTER = ResourceKind[DeadLetter](
     ),
 )
 
-# Campaigns, movements and budgets.
+# Campaigns, movements, budgets, and questions to persons.
 
 _COLOURS = {
-    **dict.fromkeys(("running", "emptying", "hook", "returning", "granted", "moving"), "cyan"),
-    **dict.fromkeys(("paused", "skipped"), "yellow"),
+    **dict.fromkeys(
+        ("running", "fencing", "fenced", "emptying", "hook", "returning", "granted", "moving"), "cyan"
+    ),
+    **dict.fromkeys(("paused", "skipped", "asked", "open"), "yellow"),
     **dict.fromkeys(("stopped", "failed", "given_up"), "red"),
-    "done": "green",
+    **dict.fromkeys(("done", "answered"), "green"),
 }
 
 
@@ -681,6 +684,7 @@ def _facts_of_work(work: CampaignWork) -> Facts:
         ("what", work.kind),
         ("over", escape(_hosts_in_words(work))),
         ("then", work.then if work.kind == "drain" else ""),
+        ("fence", f"{escape(work.fence)}, at most {work.fence_s:,} s" if work.fence else ""),
         ("hook", f"{escape(work.hook)}, at most {work.hook_s:,} s" if work.hook else ""),
         ("back", f"within {work.whole_s:,} s" if work.hook else ""),
         ("at once", f"hosts {work.at_once:,}, guests {work.guests_at_once:,}"),
@@ -778,6 +782,44 @@ MOVEMENT = ResourceKind[Movement](
 )
 
 
+QUESTION = ResourceKind[Question](
+    word="question",
+    command="question",
+    lists="What keepers must not decide alone: the open questions, or with --ended all of them, the newest first.",
+    list=Client.list_questions,
+    filters=("ended",),
+    show=Client.show_question,
+    named_by="ID",
+    named_how="The question's id.",
+    operates=frozenset({"answer"}),
+    page_of=lambda each: f"/questions/{each.id}",
+    columns=Columns(
+        {
+            "question": lambda each: str(each.id),
+            "host": lambda each: host_in_cell(each.cell, each.host),
+            "state": lambda each: styled(_coloured(each.life)),
+            "answers": lambda each: each.answer or " | ".join(one.answer for one in each.choices),
+            "since": lambda each: time_in_words(each.asked_at),
+            "by": lambda each: each.by,
+            "text": lambda each: each.text,
+        },
+        prose=("text",),
+        ids={"question": lambda _: True},
+    ),
+    facts=lambda each: (
+        ("question", str(each.id)),
+        ("host", escape(host_in_cell(each.cell, each.host))),
+        ("campaign", str(each.campaign)),
+        ("text", escape(each.text)),
+        *((escape(one.answer), escape(one.does)) for one in each.choices),
+        ("since", time_in_words(each.asked_at)),
+        ("state", _coloured(each.life) + (f": {escape(each.reason)}" if each.reason else "")),
+        ("answer", " by ".join(filter(None, (escape(each.answer), escape(each.by))))),
+        ("ended", time_in_words(each.ended_at)),
+    ),
+)
+
+
 def _limited(state: BudgetState) -> str:
     """The limits of a budget, in words."""
     budget = state.budget
@@ -835,5 +877,5 @@ BUDGET = ResourceKind[BudgetState](
 RESOURCES: Sequence[ResourceKind[Any]] = (
     *(INSTANCE, MIGRATION, FLAVOR, IMAGE, PROFILE, GROUP, QUOTA, APPLICATION),
     *(HOST, CELL, AGGREGATE, PROVIDER, TRAIT, CLASS, DEAD_LETTER),
-    *(CAMPAIGN, MOVEMENT, BUDGET),
+    *(CAMPAIGN, MOVEMENT, BUDGET, QUESTION),
 )

@@ -85,7 +85,7 @@ DOORS = {
     ),
     "the next step of a node, and who takes it": Door(("ironic_sync.core", "ironic_sync.membership")),
     "what a keeper decides: campaigns, and what budgets let begin": Door(
-        ("keeper.core.campaigns", "keeper.core.grants")
+        ("keeper.core.campaigns", "keeper.core.fencing", "keeper.core.grants")
     ),
     "audit books": Door(("moor.client.books", "cell_conductor.core.books")),
     "a broker, its users, their rights, and its dead letters": Door(

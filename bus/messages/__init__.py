@@ -14,6 +14,7 @@ from bus.messages import (
     placement,
     planning,
     projects,
+    questions,
     together,
 )
 
@@ -31,6 +32,7 @@ _SUBJECTS = (
     books,
     audit,
     keeping,
+    questions,
 )
 
 # Every message type; one that has no tag of its own is only a base of others.

@@ -109,7 +109,18 @@ class BudgetsFound(AnswerMessage, frozen=True, tag="budget.found"):
 CampaignKind = Literal["drain", "evacuate", "restart"]
 Then = Literal["disable", "down"]
 CampaignLife = Literal["running", "paused", "stopped", "cancelled", "done"]
-HostStage = Literal["waiting", "emptying", "hook", "returning", "done", "failed", "skipped"]
+HostStage = Literal[
+    "waiting",
+    "fencing",
+    "asked",
+    "fenced",
+    "emptying",
+    "hook",
+    "returning",
+    "done",
+    "failed",
+    "skipped",
+]
 
 
 class CampaignWork(Value, frozen=True):
@@ -119,6 +130,10 @@ class CampaignWork(Value, frozen=True):
     At most `at_once` hosts are out at the same time, and `guests_at_once` instances move. The first `canary` hosts go before all others, and
     if one of them fails, the campaign stops; so it does when `failures_max` hosts have failed. Guests move live, or else stopped
     meanwhile, to one of the hosts in `to` if these are named. One for which no host has room waits for it `wait_s` seconds.
+
+    An evacuation with a `fence` switches each host off first: by a program of this name in the keepers' folder of hooks, which gets the host's
+    name and cell, has `fence_s` seconds, and ends well only if the host is off. Then the host is set dead. If it does not end well, a person is
+    asked.
 
     When a host is empty it stays draining (`disable`) or is set `down`. A restart runs the `hook`: a program of this name in the keepers'
     folder of hooks, with the host's name and cell. It has `hook_s` seconds. Then the host has `whole_s` seconds to be heard again.
@@ -133,6 +148,8 @@ class CampaignWork(Value, frozen=True):
     hook: Label = ""
     hook_s: Integer = 1800
     whole_s: Integer = 1800
+    fence: Label = ""
+    fence_s: Integer = 120
     at_once: Integer = 1
     guests_at_once: Integer = 10
     canary: Integer = 0
@@ -144,7 +161,7 @@ class CampaignWork(Value, frozen=True):
 
 class CampaignHost(Value, frozen=True):
     """A host of a campaign, and how far it is: at this `stage` since `stage_at`. `left` guests are to move yet, `moved` have moved, and
-    `stay` do not; `reason` says why it waits or why it failed.
+    `stay` do not; `reason` says why it waits or why it failed. `fenced_by` is the program, or the person, that says that it is off.
     """
 
     id: ProviderId
@@ -154,6 +171,7 @@ class CampaignHost(Value, frozen=True):
     stage: HostStage = "waiting"
     stage_at: Moment | None = None
     reason: str = ""
+    fenced_by: Label = ""
     left: Natural = 0
     moved: Natural = 0
     stay: Natural = 0

@@ -1,6 +1,8 @@
 """The stages of a campaign's hosts and the lives of its movements, by the answers of schedulers.
 
 waiting ──▶ emptying ──▶ done                     drain, evacuate
+   └──▶ fencing ──▶ fenced ──▶ emptying           evacuate with a fence
+           └─▶ asked ──┘  a person answers
                  └─────▶ hook ──▶ returning ──▶ done      restart
 any of these ──▶ failed, skipped
 
@@ -37,7 +39,8 @@ from engine.refusals import TOGETHER_MAX
 FAILURES_MAX = 3
 # A plan says so of an instance that cannot move just now.
 BUSY = "busy: "
-OUT: tuple[HostStage, ...] = ("emptying", "hook", "returning")
+FENCE: tuple[HostStage, ...] = ("fencing", "asked", "fenced")
+OUT: tuple[HostStage, ...] = (*FENCE, "emptying", "hook", "returning")
 WAITING: tuple[HostStage, ...] = ("waiting",)
 OPEN_STAGES: tuple[HostStage, ...] = (*WAITING, *OUT)
 PLANNED: tuple[MovementLife, ...] = ("planned",)
@@ -59,7 +62,7 @@ def wrong_work(work: CampaignWork) -> tuple[str, object, str] | None:
     bounds = (
         *(("at_once", 1, INTEGER_MAX), ("guests_at_once", 1, INTEGER_MAX), ("failures_max", 1, INTEGER_MAX)),
         *(("canary", 0, INTEGER_MAX), ("wait_s", 0, SECONDS_MAX), ("hook_s", 1, SECONDS_MAX)),
-        ("whole_s", 1, SECONDS_MAX),
+        *(("whole_s", 1, SECONDS_MAX), ("fence_s", 1, SECONDS_MAX)),
     )
     checks = (
         *(
@@ -83,6 +86,12 @@ def wrong_work(work: CampaignWork) -> tuple[str, object, str] | None:
             "hook",
             work.hook,
             "a restart runs a hook, and nothing else does",
+        ),
+        (
+            bool(work.fence) and work.kind != "evacuate",
+            "fence",
+            work.fence,
+            "only an evacuation switches hosts off before",
         ),
     )
     return next(((f"work.{field}", value, why) for is_wrong, field, value, why in checks if is_wrong), None)

@@ -71,6 +71,7 @@ from bus.messages.planning import (
     PlanFound,
 )
 from bus.messages.projects import GroupState, KnownApplication
+from bus.messages.questions import Question
 from bus.topology import LOCAL
 from bus.workers.dead_letters import DeadLetter
 from engine.flavors import (
@@ -223,6 +224,7 @@ __all__ = [
     "PortRequest",
     "ProviderState",
     "ProvidersChanged",
+    "Question",
     "QuotaState",
     "Rejected",
     "ReportedInventory",

@@ -16,8 +16,9 @@ from bus.messages.build import AskInstances, InstancesFound, InstanceState
 from bus.messages.hosts import AggregatesFound, AggregateState, AskAggregates, AskHosts, HostsFound
 from bus.messages.placement import AskSnapshot, SnapshotPage
 from bus.messages.projects import AskGroups, GroupsFound, GroupState
+from bus.messages.questions import Question
 from engine.flavors import InstanceId, RequestId
-from engine.hosts import HostState, why_ambiguous
+from engine.hosts import HostState, host_in_cell, why_ambiguous
 from engine.inventories import AggregateId, GroupId, ProviderState, near, near_in_words, standard_vocabulary
 from kit.parts import batches_of
 from moor.client.bus_client import (
@@ -68,6 +69,14 @@ AGGREGATES = NamedKind[AggregateState](
 )
 PROVIDERS = NamedKind[ProviderState](
     "provider", lambda each: each.id, lambda each: each.name, lambda each: each.cell
+)
+
+
+QUESTIONS = NamedKind[Question](
+    "question",
+    lambda each: each.id,
+    lambda each: host_in_cell(each.cell, each.host),
+    lambda each: each.life,
 )
 
 

@@ -1,4 +1,4 @@
-"""Campaigns, movements and budgets: what moves instances that nobody has named. Keepers carry it out; `drain` and `evacuate_host` are
+"""Campaigns, movements, budgets and questions: what moves instances that nobody has named. Keepers carry it out; `drain` and `evacuate_host` are
 campaigns of one host.
 """
 
@@ -34,11 +34,12 @@ from bus.messages.keeping import (
     SetCampaign,
     StartCampaign,
 )
+from bus.messages.questions import AnswerQuestion, AskQuestions, Question, QuestionId, QuestionsFound
 from engine.flavors import InstanceId
 from engine.hosts import host_in_cell
 from moor.client.bus_client import LOOK_AGAIN_S
 from moor.client.errors import NotFound, NotInTime, Rejected
-from moor.client.finding import Named, instance_ids
+from moor.client.finding import QUESTIONS, Named, id_in, instance_ids, prefix_in, the_one
 from moor.client.hosts import HostCalls
 from moor.client.requests import Listing, order_id
 
@@ -216,6 +217,7 @@ class KeepingCalls(HostCalls):
         *,
         reason: str = "",
         hosts: Sequence[str] = (),
+        fence: str = "",
         wait: int = EVACUATION_WAIT_S,
         at_once: int = 50,
         timeout_s: float = 3600.0,
@@ -225,12 +227,13 @@ class KeepingCalls(HostCalls):
     ) -> Emptied:
         """Build all instances of a host that is down anew on other hosts of its cell, by a campaign. For operators.
 
-        Make sure that the host is off before. Instances for which no host has room wait for it, a day unless `wait` says else. The
+        `fence` is a program of the keepers that makes sure that the host is off; without it, make sure yourself. Instances for which no host has room wait for it, a day unless `wait` says else. The
         other arguments are those of `drain`.
         """
         work = CampaignWork(
             kind="evacuate",
             hosts=(name,),
+            fence=fence,
             to=tuple(hosts),
             wait_s=wait,
             guests_at_once=at_once,
@@ -312,6 +315,37 @@ class KeepingCalls(HostCalls):
             )
 
         return Listing(self, question, MovementsFound, lambda page: page.movements)
+
+    # Questions
+
+    def list_questions(self, *, ended: bool = False) -> Listing[Question, QuestionsFound]:
+        """What keepers ask persons, the newest first: what is open, or with `ended` all. For admins."""
+        return Listing(self, AskQuestions(ended=ended), QuestionsFound, lambda page: page.questions)
+
+    async def show_question(self, question: Named) -> Question:
+        """A question by its id. Raises `NotFound`. For admins."""
+        asked = AskQuestions(id=await self._question_id(question))
+        return await self._one(asked, QuestionsFound, lambda page: page.questions, "question", question)
+
+    async def _question_id(self, named: Named) -> QuestionId:
+        """The id of the question with this id, or of the open one whose id begins like this."""
+        if (id_ := id_in(named)) is None:
+            prefix = prefix_in(str(named))
+            begins = [
+                each async for each in self.list_questions() if prefix and each.id.hex.startswith(prefix)
+            ]
+            found = the_one(QUESTIONS, str(named), begins)
+            if found is None:
+                raise NotFound("question", str(named))
+            id_ = found.id
+        return QuestionId(id_)
+
+    async def answer_question(self, question: Named, answer: str, *, for_user: str = "") -> Question:
+        """Give one of a question's answers. What it does is done by keepers then. Raises `NotFound`, or `Rejected` if it does not matter any
+        more. For operators.
+        """
+        order = AnswerQuestion(question=await self._question_id(question), answer=answer, for_user=for_user)
+        return await self._one(order, QuestionsFound, lambda page: page.questions, "question", question)
 
     # Budgets
 

@@ -26,6 +26,7 @@ def _iterates(
 class SyncClient(ClientThread):
     abort = _orders(Client.abort)
     adopt_on_node = _waits(Client.adopt_on_node)
+    answer_question = _waits(Client.answer_question)
     audit = _waits(Client.audit)
     boot = _orders(Client.boot)
     cancel_campaign = _waits(Client.cancel_campaign)
@@ -88,6 +89,7 @@ class SyncClient(ClientThread):
     list_movements = _lists(Client.list_movements)
     list_moves = _lists(Client.list_moves)
     list_providers = _lists(Client.list_providers)
+    list_questions = _lists(Client.list_questions)
     list_quotas = _lists(Client.list_quotas)
     list_traits = _lists(Client.list_traits)
     live_migrate = _orders(Client.live_migrate)
@@ -125,6 +127,7 @@ class SyncClient(ClientThread):
     show_host = _waits(Client.show_host)
     show_image = _waits(Client.show_image)
     show_provider = _waits(Client.show_provider)
+    show_question = _waits(Client.show_question)
     show_quota = _waits(Client.show_quota)
     start = _orders(Client.start)
     start_campaign = _waits(Client.start_campaign)

@@ -387,6 +387,32 @@ async def _set_campaign(clouds: Clouds, given: Given, job: DashboardJob) -> None
     job.said.append(f"The campaign {campaign.name} is {campaign.life}.")
 
 
+async def _ask_answer(clouds: Clouds, given: Given, _reader: Reader) -> OrderQuestion:
+    found = await clouds.moor.show_question(given.get("question", ""))
+    if found.life != "open":
+        raise PageRefused(f"The question is {found.life} already. {found.reason or found.answer}")
+    does = {each.answer: each.does for each in found.choices}
+    answer = given.get("answer", "")
+    if answer not in does:
+        raise PageRefused(f"answer is {answer!r}: it must be one of {', '.join(does)}.")
+    return OrderQuestion(
+        title=f"Answer {answer}",
+        button=f"Answer {answer}",
+        sentences=(found.text, f"{answer}: {does[answer]}"),
+        instances=0,
+        about=f"question {found.id}",
+        given={"question": str(found.id), "answer": answer},
+        back=f"/questions/{found.id}",
+        is_harmful=True,
+    )
+
+
+async def _answer(clouds: Clouds, given: Given, job: DashboardJob) -> None:
+    async with clouds.ordering() as moor:
+        question = await moor.answer_question(given["question"], given["answer"], for_user=job.by)
+    job.said.append(f"The question about host {question.host} is {question.life}: {question.answer}.")
+
+
 async def _ask_delete(clouds: Clouds, given: Given, reader: Reader) -> OrderQuestion:
     id_ = _instance_id(given.get("instance", ""))
     state = await clouds.moor.of_project(reader.project, for_member=not reader.is_admin).show(id_)
@@ -458,6 +484,7 @@ ORDERS: Final[Mapping[str, DashboardOrder]] = {
     "drain": DashboardOrder(_ask_drain, _drain),
     "evacuate": DashboardOrder(_ask_evacuate, _evacuate),
     "campaign": DashboardOrder(_ask_campaign, _set_campaign),
+    "answer": DashboardOrder(_ask_answer, _answer),
     "delete-host": DashboardOrder(_ask_delete_host, _delete_host),
     "delete": DashboardOrder(_ask_delete, _delete, for_members=True),
     "replay": DashboardOrder(_ask_replay, _replay),
@@ -617,7 +644,7 @@ def _to_job(id_: str) -> Response:
 def _given(fields: Mapping[str, str]) -> Mapping[str, str]:
     return {
         name: fields[name]
-        for name in ("host", "mode", "instance", "campaign", "to", "broker", "letter")
+        for name in ("host", "mode", "instance", "campaign", "to", "question", "answer", "broker", "letter")
         if name in fields
     }
 

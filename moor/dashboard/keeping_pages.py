@@ -1,4 +1,4 @@
-"""The pages of keeping: campaigns with their hosts, movements, budgets with their use, and the hosts of the cloud by domains.
+"""The pages of keeping: questions to persons, campaigns with their hosts, movements, budgets with their use, and the hosts of the cloud by domains.
 
 All who look within a few seconds see the same: the changing part of the page is made once for them.
 """
@@ -23,6 +23,7 @@ from moor.client import (
     CampaignState,
     Client,
     Movement,
+    Question,
 )
 from moor.client.keeping import goes_on
 from moor.dashboard.rendering import (
@@ -37,7 +38,7 @@ from moor.dashboard.rendering import (
     table_of,
 )
 from moor.resource_commands import items_of
-from moor.resources import BUDGET, CAMPAIGN, HOST, HOSTS_OF_CAMPAIGN, MOVEMENT, HostShown
+from moor.resources import BUDGET, CAMPAIGN, HOST, HOSTS_OF_CAMPAIGN, MOVEMENT, QUESTION, HostShown
 from scheduler_worker.hosts import state_of
 
 LOOK_S = 5.0
@@ -138,6 +139,18 @@ class KeepingPages(PageRenderer):
             ),
         )
 
+    async def question(self, request: Request, reader: Reader) -> Response:
+        found = await self._moor.show_question(request.path_params["id"])
+        return self.thing(
+            request,
+            reader,
+            f"Question about host {found.host}",
+            QUESTION.facts(found),
+            [],
+            orders=_answers_of(found) if reader.operates else (),
+            links=((f"/campaigns/{found.campaign}", "Its campaign"),),
+        )
+
     async def tile(self, request: Request, reader: Reader) -> Response:
         """The host behind a tile: that with this number in its domain."""
         place, text = request.path_params["place"], request.path_params["number"]
@@ -164,7 +177,9 @@ class KeepingPages(PageRenderer):
         campaigns = [await self._moor.show_campaign(each.id) for each in going]
         given_up = [each for state in states for each in await self._given_up(state)]
         budgets = await self._moor.list_budgets()
+        questions = await self._moor.list_questions().first(PAGE)
         return {
+            "questions": table_of(QUESTION.columns, questions, QUESTION.page_of, "Nothing is asked."),
             "campaigns": table_of(CAMPAIGN.columns, states, CAMPAIGN.page_of, "There were no campaigns."),
             "out": [(each.campaign, _hosts(_out(each)[:OUT_SHOWN_MAX])) for each in campaigns],
             "movements": _moving(await self._moor.list_movements().first(PAGE)),
@@ -196,6 +211,15 @@ def _hosts(hosts: Sequence[Any], nothing: str = "none of its hosts is out now") 
 
 def _moving(movements: Sequence[Movement]) -> HtmlTable:
     return table_of(MOVEMENT.columns, movements, MOVEMENT.page_of, "none")
+
+
+def _answers_of(question: Question) -> list[tuple[str, str]]:
+    named = f"/orders/answer?question={question.id}&answer="
+    return [
+        (named + quote(each.answer), f"Answer {each.answer}")
+        for each in question.choices
+        if question.life == "open"
+    ]
 
 
 def _orders_of(found: CampaignDetails) -> list[tuple[str, str]]:

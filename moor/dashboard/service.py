@@ -101,6 +101,7 @@ def dashboard_app(
         route("/keeping/live", keeping.live),
         route("/campaigns", partial(things.listed, CAMPAIGNS)),
         route("/campaigns/{id:uuid}", keeping.campaign),
+        route("/questions/{id:uuid}", keeping.question),
         route("/movements", partial(things.listed, MOVEMENTS)),
         route("/domains/~{place:path}/{number}", keeping.tile),
         route("/workers", pages.workers),

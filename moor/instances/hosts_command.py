@@ -2,8 +2,6 @@
 
 import csv
 import re
-import shlex
-import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +10,6 @@ from uuid import UUID
 
 import click
 
-from engine.hosts import cell_and_name
 from engine.places import why_no_place
 from kit.clock import now
 from kit.process import stopped_by_signals
@@ -364,7 +361,6 @@ def remove(name: AggregateName, hosts: Hosts, bus: BusUrl = "", *, _output: Outp
 EmptyingTimeout = Annotated[float, option(metavar="S", min=0.1, help="Seconds to wait for the end.")]
 AtOnce = Annotated[int, option(min=1, help="How many instances move at the same time.")]
 
-FENCE_S = 300.0
 # As long as a host counts as heard, unless `host_down_s` says otherwise.
 HEARD = timedelta(seconds=60)
 
@@ -400,9 +396,9 @@ def evacuate(
     fence: Annotated[
         str,
         option(
-            metavar="COMMAND",
-            help="A command that makes sure that the host is off, such as one that cuts its power. It gets the host's name as "
-            "its last argument. If it fails, nothing is evacuated.",
+            metavar="NAME",
+            help="The program in the keepers' folder of hooks that makes sure that the host is off, such as one that cuts its power. If it "
+            "fails, a person is asked (`moor question`).",
         ),
     ] = "",
     yes: Annotated[
@@ -433,13 +429,10 @@ def evacuate(
         there = await _down(moor, host)
         name = host if there is None else host_in_cell(there.cell, there.name)
         heard_at = there and not there.silent_since and there.heard_at
-        if fence:
-            # Fencing would switch off a healthy host after a wrong name.
-            _fence(fence, cell_and_name(name)[1])
-        elif heard_at and (unheard := now() - heard_at) < HEARD:
+        if not fence and heard_at and (unheard := now() - heard_at) < HEARD:
             doubt = f"{name} is set down, and was heard {max(unheard.total_seconds(), 0):.0f} s ago: if its instances still run, second copies run beside them"
             be_sure(doubt, f"Evacuate {name}?", yes=yes)
-        how = {"hosts": to or (), "at_once": at_once, "timeout_s": timeout}
+        how = {"hosts": to or (), "at_once": at_once, "timeout_s": timeout, "fence": fence}
         waits = {} if wait_for_room is None else {"wait": wait_for_room}
         return await _stopped(moor.evacuate_host, name, **how, **waits)
 
@@ -468,19 +461,6 @@ async def _stopped(empty: Callable[..., Awaitable[Emptied]], host: str, **how: A
 def _tell_progress(host: CampaignHost) -> None:
     if not wants_document():
         tell(f"{host.moved:,} moved, {host.left + host.stay:,} not yet", "dim")
-
-
-def _fence(command: str, host: str) -> None:
-    words = [*shlex.split(command), host]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=FENCE_S, check=False)  # noqa: S603 - it is the operator's own command
-    except (OSError, subprocess.TimeoutExpired) as problem:
-        fail(f"--fence: {problem}: nothing was evacuated", NOT_DONE)
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip()
-        fail(
-            f"--fence: {command!r} ended with code {done.returncode}: {said}: nothing was evacuated", NOT_DONE
-        )
 
 
 def _show_emptied(done: Emptied) -> None:

@@ -1,4 +1,6 @@
-"""`moor campaign` and `moor budget`: what becomes of many hosts one after the other, and the limits on what moves at once."""
+"""`moor campaign`, `moor question` and `moor budget`: what becomes of many hosts one after the other, what a person must decide, and the limits
+on what moves at once.
+"""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -47,7 +49,7 @@ from moor.options import (
     wrong_value,
 )
 from moor.resource_commands import check_not_both, commands_of, completes, print_thing
-from moor.resources import BUDGET, CAMPAIGN, CELL, HOST, HOSTS_OF_CAMPAIGN, MOVEMENT
+from moor.resources import BUDGET, CAMPAIGN, CELL, HOST, HOSTS_OF_CAMPAIGN, MOVEMENT, QUESTION
 from moor.showing import LINES_MAX, grid_of, print_all, print_one
 from moor.tables import Columns, Rows, print_table
 
@@ -90,6 +92,17 @@ class WorkOptions(Struct, frozen=True):
     back_within: Annotated[
         int, option(metavar="S", min=1, help="So long a restarted host may take until it is heard again.")
     ] = 1800
+    fence: Annotated[
+        str,
+        option(
+            metavar="NAME",
+            help="Of an evacuation: the program in the keepers' folder of hooks that makes sure that a host is off.",
+        ),
+    ] = ""
+    fence_timeout: Annotated[
+        int,
+        option(metavar="S", min=1, help="So long the fence may run on each host; then a person is asked."),
+    ] = 120
     at_once: Annotated[int, option(min=1, help="How many hosts are out at the same time.")] = 1
     guests_at_once: Annotated[int, option(min=1, help="How many instances move at the same time.")] = 10
     canary: Annotated[
@@ -120,6 +133,10 @@ class WorkOptions(Struct, frozen=True):
             raise click.BadParameter(f"--domain is {self.domain!r}: {why}")
         if bool(self.hook) != (kind == "restart"):
             raise click.BadParameter(f"--hook is {self.hook!r}: a restart names one, and nothing else does")
+        if self.fence and kind != "evacuate":
+            raise click.BadParameter(
+                f"--fence is {self.fence!r}: only an evacuation switches hosts off before"
+            )
         usual_s = EVACUATION_WAIT_S if kind == "evacuate" else 0
         return CampaignWork(
             kind=kind,
@@ -131,6 +148,8 @@ class WorkOptions(Struct, frozen=True):
             hook=self.hook,
             hook_s=self.hook_timeout,
             whole_s=self.back_within,
+            fence=self.fence,
+            fence_s=self.fence_timeout,
             at_once=self.at_once,
             guests_at_once=self.guests_at_once,
             canary=self.canary,
@@ -273,6 +292,25 @@ def cancel(name: Named, bus: BusUrl = "", *, _output: Output = None) -> None:
 movements_app = commands_of(MOVEMENT, "Movements: what moves by campaigns, and what was given up and why.")
 movements_app.without_verb(movements_app.commands["list"])
 app.verb("movements")(movements_app)
+
+# `moor question`
+
+questions_app = commands_of(QUESTION, "Questions of keepers: what they must not decide alone.")
+
+
+@questions_app.verb()
+def answer(
+    question: Annotated[str, argument(metavar=ID, help="The question's id.", completes=completes(QUESTION))],
+    answer: Annotated[str, argument(metavar="ANSWER", help="One of its answers.")],
+    bus: BusUrl = "",
+    *,
+    _output: Output = None,
+) -> None:
+    """Answer a question: `moor question show ID` says what each answer does. One that does not matter any more is refused."""
+    print_thing(
+        QUESTION, with_client(bus, lambda moor: moor.answer_question(question, answer), operates=True)
+    )
+
 
 # `moor budget`
 

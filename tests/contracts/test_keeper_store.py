@@ -20,6 +20,7 @@ from bus.messages.keeping import (
     Movement,
     MovementId,
 )
+from bus.messages.questions import AskQuestions, Question, QuestionId
 from engine.flavors import InstanceId
 from engine.inventories import ConsumerId, ProviderId
 from keeper import store_sql as rows
@@ -198,7 +199,9 @@ async def test_what_was_said_is_noted_unless_it_has_changed_since(store: KeeperS
         assert (await store.read(rows.unsaid, 9)).movements == []
         await transaction.run(rows.save_movements, [movement(1, life="granted")])
     unsaid = await store.read(rows.unsaid, 9)
-    assert unsaid == Unsaid([made], [(made.id, host(1)), (made.id, host(2))], [movement(1, life="granted")])
+    assert unsaid == Unsaid(
+        [made], [(made.id, host(1)), (made.id, host(2))], [movement(1, life="granted")], []
+    )
 
     async with store.transaction() as transaction:
         await transaction.run(rows.save_movements, [movement(1, life="moving")])
@@ -206,11 +209,68 @@ async def test_what_was_said_is_noted_unless_it_has_changed_since(store: KeeperS
         await transaction.run(rows.note_said, unsaid)
 
     left = await store.read(rows.unsaid, 9)
-    assert left == Unsaid([], [(made.id, host(2, left=5))], [movement(1, life="moving")])
+    assert left == Unsaid([], [(made.id, host(2, left=5))], [movement(1, life="moving")], [])
     async with store.transaction() as transaction:
         await transaction.run(rows.note_said, left)
         await transaction.run(rows.save_hosts, made.id, [host(2, left=4)])
-    assert await store.read(rows.unsaid, 9) == Unsaid([], [], [])
+    assert await store.read(rows.unsaid, 9) == Unsaid([], [], [], [])
+
+
+def question(number: int, about: int = 1, of: int = 1, **fields: Any) -> Question:
+    known: dict[str, Any] = {"asked_at": NOON + timedelta(seconds=number), "choices": ()} | fields
+    return Question(
+        id=QuestionId(UUID(int=number)),
+        campaign=CampaignId(UUID(int=of)),
+        host_id=ProviderId(UUID(int=about)),
+        cell="c1",
+        host=f"h{about}",
+        text="is it off?",
+        **known,
+    )
+
+
+async def test_a_host_of_a_campaign_is_asked_about_once_at_a_time(store: KeeperStore) -> None:
+    await begin(store)
+    first, other = question(1), question(2, about=2)
+    async with store.transaction() as transaction:
+        await transaction.run(rows.ask, [first, other])
+        await transaction.run(rows.ask, [first, question(3)])
+    assert await store.read(rows.question_page, AskQuestions(), 9) == [other, first]
+    assert await store.read(rows.question_page, AskQuestions(after=other.id), 9) == [first]
+    assert await store.read(rows.count_open) == 2
+
+    answered = structs.replace(first, life="answered", answer="off")
+    async with store.transaction() as transaction:
+        assert await transaction.run(rows.open_about, first.campaign, [first.host_id]) == [first]
+        assert await transaction.run(rows.lock_question, first.id) == first
+        await transaction.run(rows.save_question, answered)
+        assert await transaction.run(rows.open_about, first.campaign, [first.host_id]) == []
+        await transaction.run(rows.ask, [question(3)])
+    assert await store.read(rows.question_page, AskQuestions(), 9) == [question(3), other]
+    assert await store.read(rows.question_page, AskQuestions(ended=True), 9) == [question(3), other, answered]
+    assert await store.read(rows.question_page, AskQuestions(id=first.id), 9) == [answered]
+    assert await store.read(rows.count_open) == 2
+
+
+async def test_what_is_asked_is_said_and_forgotten_with_its_campaign(store: KeeperStore) -> None:
+    made = await begin(store)
+    async with store.transaction() as transaction:
+        await transaction.run(rows.ask, [question(1)])
+    unsaid = await store.read(rows.unsaid, 9)
+    assert unsaid.questions == [question(1)]
+    answered = question(1, life="answered", answer="off")
+    async with store.transaction() as transaction:
+        await transaction.run(rows.save_question, answered)
+        await transaction.run(rows.note_said, unsaid)
+    unsaid = await store.read(rows.unsaid, 9)
+    assert unsaid.questions == [answered]
+    async with store.transaction() as transaction:
+        await transaction.run(rows.note_said, unsaid)
+        await transaction.run(rows.save_campaign, ended(made))
+    assert (await store.read(rows.unsaid, 9)).questions == []
+    async with store.transaction() as transaction:
+        assert await transaction.run(rows.forget, NOON + timedelta(seconds=1), 9) == 1
+    assert await store.read(rows.question_page, AskQuestions(ended=True), 9) == []
 
 
 async def test_budgets_are_kept_by_their_names(store: KeeperStore) -> None:

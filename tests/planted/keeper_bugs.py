@@ -3,8 +3,9 @@
 from typing import Any
 
 from keeper import handlers, hooks, store_sql
-from keeper.core import campaigns, grants
+from keeper.core import campaigns, fencing, grants
 from keeper.granting import Granting
+from keeper.handlers import Orders
 from keeper.keeping import CampaignDriver
 from scheduler_worker.core.instances import moves
 from tests.planted.replacing import planted_as, rewritten
@@ -125,4 +126,37 @@ _changed(
     "if True or not",
     "lost",
     "keeping",
+)
+# Fences: what is taken for off may run, and its guests would run twice.
+_changed(
+    "a host whose fence failed is taken for off",
+    fencing,
+    "after_fence",
+    "    if why:",
+    "    if False:",
+    "doubled",
+)
+_changed(
+    "a host that is heard after its fence is taken for off",
+    fencing,
+    "after_fenced",
+    "told.heard_at > since",
+    "False",
+    "doubled",
+)
+_changed(
+    "a host is emptied before its cell knows that it is dead",
+    fencing,
+    "after_fenced",
+    "told.told >= told.setting.number",
+    "True",
+    "doubled",
+)
+_changed(
+    "a question is answered that does not matter any more",
+    Orders,
+    "_answer",
+    'if known.life != "open":',
+    "if False:",
+    "doubled",
 )

@@ -81,7 +81,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("cell.books.query", "host.books.query"), ("cell",), KEY_CELL),
     Rule(("cell.books.query", "host.books.query"), ("*",), "the rows of that cell; asked by operators only"),
     Rule(OF_OPERATORS, ("*",), ROLE),
-    Rule(("build.rejected", "build.accepted", "host.changed", "node.undeploy_ordered", "providers.changed", "inventory.refused", "campaign.changed", "movement.changed"), ("*",), ROLE),
+    Rule(("build.rejected", "build.accepted", "host.changed", "node.undeploy_ordered", "providers.changed", "inventory.refused", "campaign.changed", "movement.changed", "question.changed"), ("*",), ROLE),
     Rule(("*",), ("cell",), KEY_CELL),
     # Orders of clients.
     Rule(("build.request", "plan.query"), ("*project",), KEY_PROJECT),
@@ -104,7 +104,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("instance.rebuild", "move.request", "move.end"), ("request_id",), "the last order on the instance's row"),
     Rule(("group.*",), ("id", "id_prefix", "name"), "the project of the group"),
     Rule(("migration.query", "drain.query", "cell.query", "host.query"), ("host", "name", "cell", "instances", "avoid", "to"), ROLE),
-    Rule(("campaign.*", "movement.*", "budget.*"), ("*",), ROLE),
+    Rule(("campaign.*", "movement.*", "budget.*", "question.*"), ("*",), ROLE),
     # Orders to a cell, and inside it.
     Rule(("place", "adopt", "move", "alternates"), ("*share.*",), f"{OF_TREE}, when placement is asked for a share of it"),
     Rule(("console.tell",), ("instance",), "the attempts of this compute's hosts"),

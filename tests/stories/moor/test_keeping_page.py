@@ -18,6 +18,7 @@ HOSTS = {
     6: "dc1/hall2/rack2",
 }
 HOOK = "#!/bin/sh\nexit 0\n"
+LOST = "harbour-host-00006"
 
 
 async def test_the_page_of_keeping_is_true(home: Path) -> None:
@@ -28,6 +29,8 @@ async def test_the_page_of_keeping_is_true(home: Path) -> None:
     (home / "budgets.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
     (home / "reboot").write_text(HOOK)
     (home / "reboot").chmod(0o700)
+    (home / "power-off").write_text("#!/bin/sh\necho no answer of its controller; exit 3\n")
+    (home / "power-off").chmod(0o700)
     hooks = {"MOOR_KEEPER_HOOKS_FOLDER": str(home)}
     async with up(home, "--cells", "harbour", "--hosts", "6", **hooks) as cloud:
         await cloud.json("boot", "--vcpus", "1", "--ram", "64", "--count", "24", "--name", "web")
@@ -35,6 +38,10 @@ async def test_the_page_of_keeping_is_true(home: Path) -> None:
         async def life(name: str) -> str:
             found: str = (await cloud.json("campaign", "show", name))["campaign"]["life"]
             return found
+
+        async def asked() -> str:
+            (open_,) = await until(lambda: cloud.json("question", "list"), "a person is asked")
+            return str(open_["id"])
 
         for command in commands_of("docs/keeping.md"):
             words = [
@@ -49,8 +56,20 @@ async def test_the_page_of_keeping_is_true(home: Path) -> None:
                 assert (await cloud.json("campaign", "cancel", "other"))["life"] == "cancelled"
                 await until(lambda: life("hall1"), "it is done", lambda each: each == "done")
                 continue
+            if words[:4] == ["campaign", "start", "evacuate", LOST]:
+                await cloud.says(0, "", "host", "set", LOST, "down")
+            if words[:2] == ["question", "answer"]:
+                words[2] = await asked()
             ran = await cloud.run(*words)
             assert ran.code == 0, f"{command.where}\n{ran.out}{ran.err}"
+
+        # It goes on to send its beats: so it is not off, whoever says so.
+        again = await cloud.json("question", "show", await asked())
+        assert "says that it is off, and it was heard since" in again["text"]
+        await cloud.says(0, "leave", "question", "answer", again["id"][:13], "leave")
+        await cloud.says(1, "it is answered: leave", "question", "answer", again["id"], "off")
+        assert (await cloud.json("host", "show", LOST))["setting"]["mode"] == "down"
+        await cloud.says(0, "", "host", "set", LOST, "up")
 
         modes = {each["name"]: each["setting"]["mode"] for each in await cloud.json("host", "list")}
         assert "down" not in modes.values()

@@ -1,4 +1,4 @@
-"""Examples of the messages about campaigns, movements and budgets."""
+"""Examples of the messages about campaigns, movements, questions and budgets."""
 
 from uuid import UUID
 
@@ -29,6 +29,15 @@ from bus.messages.keeping import (
     SetCampaign,
     StartCampaign,
 )
+from bus.messages.questions import (
+    AnswerQuestion,
+    AskQuestions,
+    PossibleAnswer,
+    Question,
+    QuestionChanged,
+    QuestionId,
+    QuestionsFound,
+)
 from tests.unit.examples.values import CONSUMER, GROUP, REQUEST, ROOT, WHEN
 
 CAMPAIGN = CampaignId(UUID("00000000-0000-4000-8000-0000000000a1"))
@@ -54,6 +63,8 @@ WORK = CampaignWork(
     hook="upgrade",
     hook_s=900,
     whole_s=600,
+    fence="power-off",
+    fence_s=60,
     at_once=2,
     guests_at_once=20,
     canary=1,
@@ -70,6 +81,7 @@ HOST = CampaignHost(
     stage="emptying",
     stage_at=WHEN,
     reason="waits for the budget halls",
+    fenced_by="power-off",
     left=3,
     moved=5,
     stay=1,
@@ -110,6 +122,24 @@ MOVED = Movement(
     request_id=REQUEST,
     asked_at=WHEN,
     granted_at=WHEN,
+    ended_at=WHEN,
+)
+QUESTION = Question(
+    id=QuestionId(UUID("00000000-0000-4000-8000-0000000000a3")),
+    campaign=CAMPAIGN,
+    host_id=ROOT,
+    cell="c1",
+    host="host-1",
+    text="Is host host-1 off?",
+    choices=(
+        PossibleAnswer(answer="off", does="it is set dead"),
+        PossibleAnswer(answer="leave", does="nothing is done with it"),
+    ),
+    asked_at=WHEN,
+    life="answered",
+    answer="off",
+    by="moor-operator for alice",
+    reason="host host-1 is failed: it is up again",
     ended_at=WHEN,
 )
 
@@ -157,4 +187,8 @@ KEEPING: tuple[Message, ...] = (
     ),
     MovementsFound(movements=(MOVED,), next=MOVEMENT),
     MovementChanged(movement=MOVED),
+    AnswerQuestion(question=QUESTION.id, answer="off", for_user="alice"),
+    AskQuestions(id=QUESTION.id, ended=True, after=QUESTION.id, limit=10),
+    QuestionsFound(questions=(QUESTION,), next=QUESTION.id),
+    QuestionChanged(question=QUESTION),
 )

@@ -39,6 +39,7 @@ from bus.messages.keeping import (
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovePlace, MovesFound
 from bus.messages.planning import AskExplanation, AskPlan, Explanation, ExplanationsFound, PlanFound
 from bus.messages.projects import AskGroups, GroupsFound, GroupState
+from bus.messages.questions import AskQuestions, QuestionsFound
 from bus.workers.connections import NoAnswer
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostState
@@ -51,6 +52,7 @@ from moor.dashboard import node_pages
 from moor.dashboard.resource_pages import INSTANCE_LIST, ResourcePages
 from moor.settings import Settings
 from scheduler_worker.core.project_view import seen_by_project
+from tests.unit.examples.keeping import QUESTION
 from tests.unit.moor.dashboard_visits import Visit
 from tests.waiting import until
 
@@ -126,6 +128,7 @@ ANSWERS: Mapping[type[Message], Callable[[Any], Message]] = {
         next_host=None if ask.after_host else CAMPAIGN_HOST.id,
     ),
     AskMovements: lambda _: MovementsFound(movements=(MOVEMENT,) * 100, next=MOVEMENT.id),
+    AskQuestions: lambda _: QuestionsFound(questions=(QUESTION,) * 100, next=QUESTION.id),
     AskBudgets: lambda _: BudgetsFound(
         budgets=(BudgetState(budget=MoveBudget(name="b", scope="cloud", at_once=5)),)
     ),
@@ -154,7 +157,7 @@ COSTS: Mapping[str, tuple[Mapping[type[Message], int], int, int]] = {
     "/waiting": ({AskInstances: 1}, 101, 40_000),
     "/moves": ({AskMoves: 1}, 101, 40_000),
     # Of each of 20 campaigns its 1,000 hosts, and what it has given up; and all hosts of the cloud.
-    "/keeping": ({AskCampaigns: 42, AskMovements: 21, AskBudgets: 1, AskHosts: 2}, 700, 300_000),
+    "/keeping": ({AskCampaigns: 42, AskMovements: 21, AskBudgets: 1, AskQuestions: 1, AskHosts: 2}, 800, 340_000),
     "/campaigns": ({AskCampaigns: 1}, 101, 30_000),
     f"/campaigns/{ID}": ({AskCampaigns: 2, AskMovements: 2}, 303, 120_000),
     "/movements": ({AskMovements: 1}, 101, 50_000),

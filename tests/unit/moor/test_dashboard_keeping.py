@@ -1,6 +1,7 @@
-"""The pages of keeping: what they say of campaigns, movements, budgets and domains, and the orders that lead there."""
+"""The pages of keeping: what they say of questions, campaigns, movements, budgets and domains, and the orders that lead there."""
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +29,14 @@ from bus.messages.keeping import (
     SetCampaign,
     StartCampaign,
 )
+from bus.messages.questions import (
+    AnswerQuestion,
+    AskQuestions,
+    PossibleAnswer,
+    Question,
+    QuestionId,
+    QuestionsFound,
+)
 from engine.hosts import HostSetting, HostState
 from engine.inventories import ProviderId
 from tests.unit.moor.dashboard_visits import GARDENS, SCRIPT, SHOPS, FakeCloud, Visit
@@ -39,6 +48,21 @@ KERNEL = CampaignState(
     work=CampaignWork(place="dc1/hall2", reason=SCRIPT),
     hosts={"emptying": 1, "waiting": 1, "done": 2},
     movements={"done": 1, "moving": 1, "given_up": 1},
+)
+
+
+QUESTION = Question(
+    id=QuestionId(UUID(int=5)),
+    campaign=CAMPAIGN,
+    host_id=ProviderId(UUID(int=4)),
+    cell="c1",
+    host="h4",
+    text=f"Is host h4 off? {SCRIPT}",
+    choices=(
+        PossibleAnswer(answer="off", does="it is set dead"),
+        PossibleAnswer(answer="leave", does="nothing is done with it"),
+    ),
+    asked_at=datetime(2026, 12, 1, 12, tzinfo=UTC),
 )
 
 
@@ -65,6 +89,7 @@ class KeptCloud(FakeCloud):
     def __init__(self) -> None:
         super().__init__()
         self.life = "running"
+        self.question = QUESTION
 
     async def ask(self, question: Message) -> Message:  # noqa: PLR0911 - one for each question
         match question:
@@ -86,6 +111,12 @@ class KeptCloud(FakeCloud):
             case AskMovements(life=life):
                 moves, stays = a_movement(1, "moving"), a_movement(2, "given_up", reason="no host has room")
                 return MovementsFound(movements=(stays,) if life == "given_up" else (moves,))
+            case AskQuestions():
+                return QuestionsFound(questions=(self.question,))
+            case AnswerQuestion(answer=answer):
+                self.ordered.append(question)
+                self.question = structs.replace(QUESTION, life="answered", answer=answer)
+                return QuestionsFound(questions=(self.question,))
             case AskBudgets():
                 use = BudgetUse(of="dc1/hall2", at_once=4)
                 budget = MoveBudget(name="halls", scope="domain", level=2, at_once=5, quiet=("22:00-06:00",))
@@ -129,6 +160,11 @@ async def test_one_page_has_the_campaigns_what_moves_the_budgets_and_the_cloud_b
     assert ("3 / 5" in page, ">h3<" in page, ">h4<" in page) == (True, True, False)
     assert ("no host has room" in page, str(SHOPS) in page, str(GARDENS) in page) == (True, True, True)
     assert ("each domain of level 2" in page, "4 / 5" in page, "22:00-06:00" in page) == (True, True, True)
+    assert (f"/questions/{QUESTION.id}" in page, "off | leave" in page, "Is host h4 off?" in page) == (
+        True,
+        True,
+        True,
+    )
     assert SCRIPT not in page
     tiles = re.findall(r'data-cell="([^"]*)" data-open="([^"]*)" data-tiles="([^"]*)"', page)
     assert tiles == [
@@ -169,6 +205,27 @@ async def test_a_campaign_is_paused_resumed_and_cancelled_by_its_page_and_only_b
     assert (over.status_code, "kernel is cancelled already" in over.text) == (400, True)
     assert (await root.get(f"/orders/campaign?campaign={CAMPAIGN}&to=stop")).status_code == 400
     assert (await ann.get(path)).status_code == 403
+
+
+async def test_a_question_is_answered_once_by_its_page_and_only_by_operators(visit: Visit) -> None:
+    cloud = KeptCloud()
+    visited = await visit(cloud)
+    root, ann = await visited.logged_in("root"), await visited.logged_in("ann")
+    path, order = f"/questions/{QUESTION.id}", f"/orders/answer?question={QUESTION.id}&answer=off"
+    page = (await root.get(path)).text
+    assert (order.replace("&", "&amp;") in page, "it is set dead" in page, SCRIPT in page) == (
+        True,
+        True,
+        False,
+    )
+    assert ((await ann.get(path)).status_code, (await ann.get(order)).status_code) == (403, 403)
+    assert (await root.get(order.replace("off", "perhaps"))).status_code == 400
+
+    assert "The question about host h4 is answered: off." in (await root.order(order)).text
+    assert cloud.ordered == [AnswerQuestion(question=QUESTION.id, answer="off", for_user="root")]
+    assert "/orders/answer" not in (await root.get(path)).text
+    over = await root.get(order)
+    assert (over.status_code, "The question is answered already" in over.text) == (400, True)
 
 
 async def test_a_drain_and_an_evacuation_begin_a_campaign_whose_page_follows(visit: Visit) -> None:

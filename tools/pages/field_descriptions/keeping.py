@@ -1,4 +1,4 @@
-"""Descriptions of the fields of campaigns, movements and budgets."""
+"""Descriptions of the fields of campaigns, movements, questions and budgets."""
 
 from tools.pages.field_descriptions.shared import FOR_USER, PAGE
 
@@ -68,6 +68,8 @@ KEEPING: dict[str, dict[str, str]] = {
         "hook": "of a restart: the name of the program that runs when a host is empty",
         "hook_s": "how many seconds the hook has",
         "whole_s": "how many seconds the host then has to be heard again",
+        "fence": "of an evacuation: the name of the program that makes sure that a host is off; empty: the operator has",
+        "fence_s": "how many seconds the fence has; then a person is asked",
         "at_once": "how many hosts may be out at the same time",
         "guests_at_once": "how many guests may move at the same time",
         "canary": "so many hosts go first, alone; if one of them fails, the campaign stops",
@@ -93,9 +95,10 @@ KEEPING: dict[str, dict[str, str]] = {
         "host": "its name",
         "cell": "its cell",
         "place": "its place; empty: it is not known",
-        "stage": "`waiting`, `emptying`, `hook`, `returning`, `done`, `failed` or `skipped`",
+        "stage": "`waiting`, `fencing`, `asked`, `fenced`, `emptying`, `hook`, `returning`, `done`, `failed` or `skipped`",
         "stage_at": "since when it is at this stage; null: its turn has not come",
         "reason": "why it waits, failed or was skipped",
+        "fenced_by": "the program, or the person, that says that it is off; empty: nobody does",
         "left": "how many guests are to move yet",
         "moved": "how many have moved",
         "stay": "how many do not move",
@@ -125,6 +128,33 @@ KEEPING: dict[str, dict[str, str]] = {
         "state": "the campaign as it is now; null: only its host changed",
         "host": "the host that came to another stage; null: none did",
     },
+    "AnswerQuestion": {"question": "the question's id", "answer": "one of its answers", **FOR_USER},
+    "AskQuestions": {
+        "id": "only this question; null: a page of them",
+        "ended": "true: also those that are answered, or do not matter any more",
+        **_PAGE,
+    },
+    "QuestionsFound": {
+        "questions": "the questions, the newest first",
+        "next": "the `after` of the next page; null on the last one",
+    },
+    "Question": {
+        "id": "the question's id",
+        "campaign": "the campaign that waits for the answer",
+        "host_id": "the provider of the host that it is about",
+        "cell": "the host's cell",
+        "host": "the host's name",
+        "text": "what happened, and what is asked",
+        "choices": "the answers that may be given",
+        "asked_at": "when it was asked",
+        "life": "`open`, `answered`, or `void`: it does not matter any more",
+        "answer": "the answer that was given",
+        "by": "who answered",
+        "reason": "why it does not matter any more",
+        "ended_at": "when it was answered, or did not matter any more; null: it is open",
+    },
+    "PossibleAnswer": {"answer": "the answer", "does": "what it would do"},
+    "QuestionChanged": {"question": "the question as it is now"},
     "AskMovements": {
         "campaign": "only those of the campaign of this name or id",
         "instance": "only those of this instance",

@@ -1,0 +1,85 @@
+"""Hosts that must be off before their guests are built anew elsewhere: by a program, or by the word of a person.
+
+fencing ──▶ fenced ──▶ emptying    the program ended well, nothing was heard since, and the host's cell knows that it is dead
+   └──▶ asked ──▶ fenced           a person has made sure that it is off
+          ├────▶ fencing           the program runs once more
+          └────▶ failed            it is left as it is
+"""
+
+from datetime import datetime, timedelta
+from uuid import uuid5
+
+from msgspec import structs
+
+from bus.messages.keeping import CampaignHost, CampaignState, CampaignWork, HostStage
+from bus.messages.questions import PossibleAnswer, Question, QuestionId, QuestionLife
+from engine.hosts import HostState
+from keeper.core.campaigns import staged
+
+# So long after a fence has ended a beat may still be on its way, or clocks may differ.
+BEAT_LATE = timedelta(seconds=5)
+
+
+def first_stage(work: CampaignWork) -> HostStage:
+    """The stage to which a host comes when its turn begins."""
+    return "fencing" if work.fence else "emptying"
+
+
+def after_fence(host: CampaignHost, program: str, why: str, now: datetime) -> CampaignHost:
+    """The host after this program has ended: well, or for this reason not."""
+    if why:
+        return staged(host, "asked", now, why)
+    return structs.replace(staged(host, "fenced", now), fenced_by=program)
+
+
+def after_fenced(host: CampaignHost, told: HostState | None, now: datetime) -> CampaignHost:
+    """The host that is said to be off: emptied as soon as its cell knows that it is dead. One that is heard is not off."""
+    if told is None:
+        return staged(host, "emptying", now)
+    since = (host.stage_at or now) + BEAT_LATE
+    if told.heard_at is not None and told.heard_at > since:
+        return staged(host, "asked", now, f"{host.fenced_by} says that it is off, and it was heard since")
+    is_known = told.setting.mode == "dead" and told.told >= told.setting.number
+    return staged(host, "emptying", now) if is_known else host
+
+
+def after_answer_of(host: CampaignHost, answer: str, by: str, now: datetime) -> CampaignHost:
+    """The host after a person has answered the question about it."""
+    match answer:
+        case "off":
+            return structs.replace(staged(host, "fenced", now), fenced_by=by or "an operator")
+        case "again":
+            return staged(host, "fencing", now)
+        case _:
+            return staged(
+                host, "failed", now, f"it was not fenced, and {by or 'an operator'} left it: {host.reason}"
+            )
+
+
+def ended(
+    question: Question, life: QuestionLife, now: datetime, *, answer: str = "", by: str = "", reason: str = ""
+) -> Question:
+    return structs.replace(question, life=life, answer=answer, by=by, reason=reason, ended_at=now)
+
+
+def question_about(campaign: CampaignState, host: CampaignHost) -> Question:
+    """The question about a host that may not be off. A host that is asked about again has another one."""
+    asked_at = host.stage_at
+    assert asked_at is not None, "it came to this stage at some time"
+    return Question(
+        id=QuestionId(uuid5(campaign.id, f"{host.id} {asked_at.isoformat()}")),
+        campaign=campaign.id,
+        host_id=host.id,
+        cell=host.cell,
+        host=host.host,
+        text=f"Is host {host.host} off? Its guests are to be built anew elsewhere, and would run twice if it is not. {host.reason}",
+        choices=(
+            PossibleAnswer(
+                answer="off",
+                does="you have made sure that it is off: it is set dead, and its guests are built anew elsewhere",
+            ),
+            PossibleAnswer(answer="again", does=f"{campaign.work.fence} runs once more"),
+            PossibleAnswer(answer="leave", does="nothing is done with it, and its guests stay as they are"),
+        ),
+        asked_at=asked_at,
+    )
