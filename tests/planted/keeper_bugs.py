@@ -150,7 +150,6 @@ _changed(
     "after_fenced",
     "told.told >= told.setting.number",
     "True",
-    "doubled",
 )
 _changed(
     "a question is answered that does not matter any more",
