@@ -47,7 +47,7 @@ from engine.inventories import ProviderId
 from keeper import store_sql as rows
 from keeper.asking import Schedulers, named
 from keeper.core.campaigns import wrong_work
-from keeper.core.fencing import after_answer_of, ended
+from keeper.core.fencing import after_answer_of, closed
 from keeper.core.grants import HOUR, Use, told_use, wrong_budget
 from keeper.hooks import Hooks
 from keeper.store_sql import KeeperStore, counted
@@ -228,7 +228,7 @@ class Orders:
                 )
             after = after_answer_of(host, order.answer, ask.by, self._clock())
             await transaction.run(rows.save_hosts, known.campaign, (after,))
-            known = ended(known, "answered", self._clock(), answer=order.answer, by=ask.by)
+            known = closed(known, "answered", self._clock(), answer=order.answer, by=ask.by)
             await transaction.run(rows.save_question, known)
         self._wake()
         return QuestionsFound(questions=(known,))

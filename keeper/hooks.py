@@ -1,5 +1,5 @@
-"""Hooks: programs in the keepers' folder that campaigns run for a host: for an empty one, such as one that installs and restarts it; and for one
-that is lost, to switch it off.
+"""Hooks: programs in the keepers' folder that campaigns run for a host. One installs an empty host and restarts it, another switches a lost
+host off.
 
 A hook gets the host's name and its cell as arguments. It runs in a process group of its own, which is killed when its time is up. A keeper
 that dies takes its hooks with it, and the next one runs them again: so a hook must bear that.

@@ -55,7 +55,7 @@ from keeper.core.campaigns import (
     why_not_emptied,
     withdrawn,
 )
-from keeper.core.fencing import after_fence, after_fenced, ended, first_stage, question_about
+from keeper.core.fencing import after_fence, after_fenced, closed, first_stage, question_about
 from keeper.granting import Granting
 from keeper.hooks import Hooks
 from keeper.metrics import CAMPAIGNS, MOVEMENTS, QUESTIONS
@@ -292,7 +292,7 @@ class CampaignDriver:
         decided = {each.id: each for each in saved if old[each.id].stage == "asked" != each.stage}
         for question in await run(rows.open_about, campaign.id, decided) if decided else ():
             why = f"host {question.host} is {decided[question.host_id].stage}: {decided[question.host_id].reason}"
-            await run(rows.save_question, ended(question, "void", self._clock(), reason=why))
+            await run(rows.save_question, closed(question, "void", self._clock(), reason=why))
         asked = [each for each in saved if each.stage == "asked" != old[each.id].stage]
         await run(rows.ask, [question_about(campaign, each) for each in asked])
 
@@ -302,16 +302,13 @@ class CampaignDriver:
         """Hosts that must be off before they are emptied."""
         if not hosts:
             return []
-        if campaign.life not in ("running", "paused"):
-            why = f"its campaign is {campaign.life}"
-            return [
-                each if self._hooks.runs(campaign, each) else staged(each, "skipped", self._clock(), why)
-                for each in hosts
-            ]
         told = await self._schedulers.hosts_of(hosts)
         after: list[CampaignHost] = []
         for each in hosts:
             seen, runs = told.get(each.id), self._hooks.runs(campaign, each)
+            if campaign.life not in ("running", "paused") and not runs:
+                after.append(staged(each, "skipped", self._clock(), f"its campaign is {campaign.life}"))
+                continue
             back = "" if runs or each.stage == "fenced" else why_not_emptied(campaign.work, seen)
             if back:
                 after.append(staged(each, "failed", self._clock(), back))

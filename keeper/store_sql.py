@@ -425,26 +425,15 @@ def unsaid(connection: Connection, limit: int) -> Unsaid:
         sa.select(hosts.c.campaign, hosts.c.body).where(hosts.c.unsaid).limit(limit)
     )
     return Unsaid(
-        [
-            *map(
-                _campaign,
-                connection.scalars(sa.select(campaigns.c.body).where(campaigns.c.unsaid).limit(limit)),
-            )
-        ],
+        _unsaid_of(connection, campaigns, _campaign, limit),
         [(CampaignId(campaign), _host(body)) for campaign, body in of_hosts],
-        [
-            *map(
-                _movement,
-                connection.scalars(sa.select(movements.c.body).where(movements.c.unsaid).limit(limit)),
-            )
-        ],
-        [
-            *map(
-                _question,
-                connection.scalars(sa.select(questions.c.body).where(questions.c.unsaid).limit(limit)),
-            )
-        ],
+        _unsaid_of(connection, movements, _movement, limit),
+        _unsaid_of(connection, questions, _question, limit),
     )
+
+
+def _unsaid_of(connection: Connection, table: Table, decode: Callable[[bytes], T], limit: int) -> list[T]:
+    return [*map(decode, connection.scalars(sa.select(table.c.body).where(table.c.unsaid).limit(limit)))]
 
 
 def note_said(connection: Connection, said: Unsaid) -> None:

@@ -88,7 +88,7 @@ Index(
 )
 _going = text("is_going")
 Index("ix_keeper_movements_going", movements.c.campaign, postgresql_where=_going, sqlite_where=_going)
-# What a person is asked.
+# Questions to persons.
 questions = Table(
     "keeper_questions",
     metadata,

@@ -1,4 +1,4 @@
-"""What a keeper must not decide alone, it asks a person: once, with what each answer would do."""
+"""Questions of keepers to persons. A keeper asks once about a decision that it must not make alone, and says what each answer would do."""
 
 from typing import Annotated, Literal, NewType
 from uuid import UUID

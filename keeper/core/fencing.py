@@ -56,7 +56,7 @@ def after_answer_of(host: CampaignHost, answer: str, by: str, now: datetime) -> 
             )
 
 
-def ended(
+def closed(
     question: Question, life: QuestionLife, now: datetime, *, answer: str = "", by: str = "", reason: str = ""
 ) -> Question:
     return structs.replace(question, life=life, answer=answer, by=by, reason=reason, ended_at=now)

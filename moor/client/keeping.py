@@ -227,8 +227,8 @@ class KeepingCalls(HostCalls):
     ) -> Emptied:
         """Build all instances of a host that is down anew on other hosts of its cell, by a campaign. For operators.
 
-        `fence` is a program of the keepers that makes sure that the host is off; without it, make sure yourself. Instances for which no host has room wait for it, a day unless `wait` says else. The
-        other arguments are those of `drain`.
+        `fence` is a program of the keepers that makes sure that the host is off; without it, make sure yourself. Instances for which no
+        host has room wait for it, a day unless `wait` says else. The other arguments are those of `drain`.
         """
         work = CampaignWork(
             kind="evacuate",
@@ -341,7 +341,7 @@ class KeepingCalls(HostCalls):
         return QuestionId(id_)
 
     async def answer_question(self, question: Named, answer: str, *, for_user: str = "") -> Question:
-        """Give one of a question's answers. What it does is done by keepers then. Raises `NotFound`, or `Rejected` if it does not matter any
+        """Answer a question: keepers then do what its answer says. Raises `NotFound`, or `Rejected` if it does not matter any
         more. For operators.
         """
         order = AnswerQuestion(question=await self._question_id(question), answer=answer, for_user=for_user)

@@ -459,7 +459,11 @@ async def _stopped(empty: Callable[..., Awaitable[Emptied]], host: str, **how: A
 
 
 def _tell_progress(host: CampaignHost) -> None:
-    if not wants_document():
+    if wants_document():
+        return
+    if host.stage == "asked":
+        tell(f"{host.reason}. A person must decide: `moor question list`", "yellow")
+    else:
         tell(f"{host.moved:,} moved, {host.left + host.stay:,} not yet", "dim")
 
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.messages.build import BuildRejected
 from bus.messages.hosts import AskHosts, HostsFound, SetHost
-from bus.messages.keeping import CampaignHost
+from bus.messages.keeping import CampaignHost, CampaignsFound, SetCampaign
 from bus.messages.questions import AnswerQuestion, AskQuestions, Question, QuestionChanged, QuestionsFound
 from keeper.settings import KeeperSettings
 from keeper.store_sql import KeeperStore
@@ -202,3 +202,21 @@ async def test_one_that_lies_is_found_out_when_the_host_is_heard(
         assert "power-off says that it is off, and it was heard since" in question.text
         assert (await here.hosts_of([guest]), await here.movements()) == ({"h1"}, [])
         assert await here.mode_of("h1") == "down"
+
+
+@EMBEDDED
+async def test_a_campaign_that_is_cancelled_while_a_fence_runs_ends_and_asks_nobody(
+    bus: str, books: str, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    hook(tmp_path, "power-off", f"echo begun >> {ran}; sleep 600 & sleep 600")
+    async with fencing(bus, books, tmp_path) as here:
+        guest = await here.here.booted(1, "h1")
+        await here.fall_silent()
+        await here.begin(fence_s=2)
+        await until(ran.exists, "the fence runs")
+        await here.cloud.ask(SetCampaign(campaign="spring", to="cancel"), CampaignsFound)
+        ended = await here.until("cancelled")
+        assert (ended.hosts[0].stage, ended.hosts[0].reason) == ("skipped", "its campaign is cancelled")
+        assert await here.questions(ended=False) == []
+        assert (await here.hosts_of([guest]), await here.movements()) == ({"h1"}, [])

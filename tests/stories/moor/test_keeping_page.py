@@ -63,7 +63,7 @@ async def test_the_page_of_keeping_is_true(home: Path) -> None:
             ran = await cloud.run(*words)
             assert ran.code == 0, f"{command.where}\n{ran.out}{ran.err}"
 
-        # It goes on to send its beats: so it is not off, whoever says so.
+        # The host goes on to send its beats, so it is not off, although a person said so.
         again = await cloud.json("question", "show", await asked())
         assert "says that it is off, and it was heard since" in again["text"]
         await cloud.says(0, "leave", "question", "answer", again["id"][:13], "leave")
