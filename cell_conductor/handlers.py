@@ -119,13 +119,15 @@ class Decider:
         Returns whether one is not.
 
         Those are all hosts as long as the host watch has not read any, and always the dead ones: another conductor may have set
-        one up. Nothing is destroyed on a dead host, and one that is up and clean is not asked what it has.
+        one up. Nothing is destroyed on a dead host, and one that is up and clean is not asked what it has. And those whose
+        setting is named by a later number than is known here: another conductor has got it.
         """
-        dead = self.hosts.dead()
-        if not dead and self.modes_are_read:
+        dead, concerned = self.hosts.dead(), (*rows.values(), *decision.rows)
+        behind = {host for row in concerned if (host := self.hosts.source_behind(row)) is not None}
+        if not dead and self.modes_are_read and not behind:
             return False
-        named = hosts_of((*rows.values(), *decision.rows), next_ones=not self.modes_are_read)
-        doubted = [each for each in named if each.int in dead or not self.modes_are_read]
+        named = hosts_of(concerned, next_ones=not self.modes_are_read)
+        doubted = [each for each in named if each.int in dead or each in behind or not self.modes_are_read]
         if not doubted:
             return False
         before = self.hosts

@@ -8,13 +8,14 @@ the rows of ended instances are deleted. A host that was only silent sends that 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from math import inf
 
 from msgspec import structs
 
 from bus.message import EVENTS, Message
-from bus.messages.cloud import ConductorAlive
+from bus.messages.cloud import SILENT_TOLD_MAX, ConductorAlive
 from bus.messages.hosts import (
     CheckHost,
     HeldAttempt,
@@ -239,6 +240,11 @@ class HeardHosts(FeedListener):
             self._silent |= {host for host, heard_s in self._heard.items() if heard_s in too_long_ago}
         return self._silent
 
+    def latest_of(self, silent: AbstractSet[int], most: int) -> list[ProviderId]:
+        """Those of these hosts that were heard last."""
+        known = [host for host in self._silent if host.int in silent]
+        return sorted(known, key=lambda host: (-self._heard.get(host, -inf), host))[:most]
+
     def _is_silent(self, heard_s: float) -> bool:
         unheard_s = self._clock_s() - max(heard_s, self._since_s)
         return is_silent(timedelta(seconds=unheard_s), self._down_after)
@@ -282,6 +288,10 @@ class CellHostWatch(PartGroup):
         # How often the rows that wait must still be read: once more after each change, since another batch may just
         # have decided by what was known before.
         self._readings_left = 0
+
+    def silent(self) -> Sequence[ProviderId]:
+        """The hosts that were silent at the last look, as many as a heartbeat names."""
+        return self._heard.latest_of(self._states.silent, SILENT_TOLD_MAX)
 
     def expect_setting(self) -> None:
         """Note that a transaction saves the mode of a host: after its commit, the watch reads the modes again at once."""
@@ -388,9 +398,15 @@ TROUBLE_LENGTH_MAX = 1000
 
 
 async def conductor_beats(
-    store: ConductorStore, *, cell: str, name: str, within_s: float
+    store: ConductorStore,
+    silent: Callable[[], Sequence[ProviderId]],
+    *,
+    cell: str,
+    name: str,
+    within_s: float,
 ) -> tuple[ConductorAlive]:
-    return (ConductorAlive(cell=cell, conductor=name, trouble=await _trouble(store, within_s)),)
+    trouble = await _trouble(store, within_s)
+    return (ConductorAlive(cell=cell, conductor=name, trouble=trouble, silent=tuple(silent())),)
 
 
 async def _trouble(store: ConductorStore, within_s: float) -> str:

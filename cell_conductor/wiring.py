@@ -83,7 +83,7 @@ def conductor_parts(
     beats = Heartbeats(
         "heartbeats",
         station.publisher,
-        partial(conductor_beats, store, cell=cell, name=station.name, within_s=pace.beat_s),
+        partial(conductor_beats, store, watch.silent, cell=cell, name=station.name, within_s=pace.beat_s),
         pace.beat_s,
         chance=station.chance,
     )

@@ -98,9 +98,12 @@ class HostState(HostDescription, frozen=True, kw_only=True):
     sequence: Counter = 0
     report_epoch: Counter = 0
     report_sequence: Counter = 0
-    # Other cells that have a host of this name; and where it is, which placement has with its root provider. Only answers say it.
+    # Other cells that have a host of this name; where it is, which placement has with its root provider; the names of its aggregates; and
+    # whether its cell does not hear it either: all conductors that can work say so, and there is one. Only answers say it.
     also_in: tuple[Label, ...] = ()
     place: Place = ""
+    aggregates: tuple[Label, ...] = ()
+    silent_in_cell: bool = False
 
 
 def host_in_cell(cell: str, name: str) -> str:

@@ -2,14 +2,17 @@
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
+from uuid import UUID, uuid5
 
 from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import AskInstances, BuildRejected, InstancesFound, InstanceState
-from bus.messages.hosts import AskHosts, HostSet, HostsFound, SetHost
+from bus.messages.catalog import AskFlavors, FlavorsFound
+from bus.messages.hosts import AggregatesFound, AskAggregates, AskHosts, HostSet, HostsFound, SetHost
 from bus.messages.keeping import CAMPAIGN_HOSTS_MAX, CampaignHost, CampaignState, CampaignWork
 from bus.messages.planning import AskDrain, DrainedInstance, DrainFound
+from bus.messages.policies import PolicyScope
 from bus.messages.projects import AskGroups, GroupsFound
 from engine.flavors import InstanceId
 from engine.hosts import HostMode, HostState, host_in_cell
@@ -22,6 +25,7 @@ from kit.parts import batches_of
 ASKED_MAX = 200
 LISTED_MAX = 50
 HOSTS_PAGE = 500
+OF_FORGOTTEN = UUID("5b0a9d1e-8f42-4f0c-9d37-6d2f1c4a7e55")
 
 K = TypeVar("K")
 M = TypeVar("M", bound=Message)
@@ -30,6 +34,11 @@ AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
 def named(host: CampaignHost) -> str:
     return host_in_cell(host.cell, host.host)
+
+
+def forgotten(cell: str, host: str) -> HostState:
+    """A host of which schedulers know nothing. Its id follows from its name."""
+    return HostState(id=ProviderId(uuid5(OF_FORGOTTEN, f"{cell}/{host}")), name=host, cell=cell, up=False)
 
 
 class Schedulers:
@@ -66,6 +75,11 @@ class Schedulers:
         pages = await self._pages(questions, InstancesFound)
         return {each.id: each for some in pages.values() for page in some for each in page.instances}
 
+    async def with_details(self, instance: InstanceId) -> Guests:
+        """This instance with its details, if there is one."""
+        (page,) = await self._asked((AskInstances(instances=(instance,), limit=1),), InstancesFound)
+        return [*zip(page.instances, page.details, strict=True)]
+
     async def guests_on(self, names: Sequence[str], enough: int | None = None) -> dict[str, Guests]:
         """The guests of each of these hosts; of the first hosts only, if these have `enough`."""
         found: dict[str, Guests] = {}
@@ -101,6 +115,37 @@ class Schedulers:
             found += page.hosts
             question = structs.replace(question, after=page.next) if page.next else None
         return found
+
+    async def down_hosts(self) -> list[HostState]:
+        """All hypervisors that are not up, of nodes none."""
+        return await self._all_hosts(AskHosts(kind="hypervisor", up=False, limit=HOSTS_PAGE))
+
+    async def hosts_in(self, *, cell: str = "", place: str = "") -> list[HostState]:
+        """All hypervisors; of a cell or a domain alone, if one is named."""
+        return await self._all_hosts(AskHosts(cell=cell, place=place, kind="hypervisor", limit=HOSTS_PAGE))
+
+    async def hosts_under(self, scope: PolicyScope, of: str) -> list[HostState] | None:
+        """The hypervisors that a policy of this scope is for, none of projects and flavors; or None if there is no such thing."""
+        match scope:
+            case "cloud":
+                return await self.hosts_in()
+            case "cell":
+                return await self.hosts_in(cell=of) or None
+            case "domain":
+                return await self.hosts_in(place=of) or None
+            case "aggregate":
+                (found,) = await self._asked((AskAggregates(name=of, limit=1),), AggregatesFound)
+                there = [each for each in await self.hosts_in() if of in each.aggregates]
+                return there if found.aggregates else None
+            case "flavor":
+                (stored,) = await self._asked((AskFlavors(name=of),), FlavorsFound)
+                return [] if stored.flavors else None
+            case "project":
+                return []
+
+    async def _all_hosts(self, question: AskHosts) -> list[HostState]:
+        (pages,) = (await self._pages({(): question}, HostsFound)).values()
+        return [host for page in pages for host in page.hosts]
 
     async def set_hosts(
         self, campaign: CampaignState, hosts: Sequence[CampaignHost], mode: HostMode

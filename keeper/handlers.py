@@ -2,7 +2,8 @@
 
 queue              handlers
 keeper.requests    `Orders`: campaigns are begun and set, questions are answered, budgets are written
-keeper.questions   `Questions`: campaigns, movements, questions to persons, budgets, plans
+                   `PolicyOrders` (policies.py): policies are written
+keeper.questions   `Questions`: campaigns, movements, questions to persons, budgets, plans, policies
 
 An order asks schedulers first, and writes in one transaction then; a repeated one finds what it has written, and is answered as before.
 """
@@ -11,7 +12,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID, uuid5
 
 from msgspec import structs
 
@@ -39,28 +39,23 @@ from bus.messages.keeping import (
     SetCampaign,
     StartCampaign,
 )
+from bus.messages.policies import AskPolicies, DeletePolicy, SetPolicy
 from bus.messages.questions import AnswerQuestion, AskQuestions, QuestionsFound
 from bus.unreadable import Unreadable
 from bus.workers.handlers import Answer, Bury, Handlers, ReadOnly, Received, Said, answering
 from engine.hosts import HostState, host_in_cell, names_clash
-from engine.inventories import ProviderId
 from keeper import store_sql as rows
-from keeper.asking import Schedulers, named
-from keeper.core.campaigns import wrong_work
-from keeper.core.fencing import after_answer_of, closed
+from keeper.asking import Schedulers, forgotten, named
+from keeper.core.campaigns import HELD, rejected, wrong_work
+from keeper.core.fencing import after_answer_of, after_answer_to_all, closed, question_about
 from keeper.core.grants import HOUR, Use, told_use, wrong_budget
 from keeper.hooks import Hooks
+from keeper.policies import PolicyBook
 from keeper.store_sql import KeeperStore, counted
 
-# The id of a host that schedulers have forgotten follows from its name.
-OF_FORGOTTEN = UUID("5b0a9d1e-8f42-4f0c-9d37-6d2f1c4a7e55")
 LIVES: Mapping[str, CampaignLife] = {"pause": "paused", "resume": "running", "cancel": "cancelled"}
 # The rate of movements is that of the last minutes.
 RATE_OVER = timedelta(minutes=15)
-
-
-def rejected(field: str, value: object, reason: str) -> BuildRejected:
-    return BuildRejected(request_id=None, field=field, value=str(value), reason=reason)
 
 
 class CampaignHosts:
@@ -86,10 +81,13 @@ class CampaignHosts:
             why = "is up, so nothing is evacuated: set it down first" if wrong.up else "is down: evacuate it"
             return rejected("work.hosts", host_in_cell(wrong.cell, wrong.name), f"host {wrong.name} {why}")
         found.sort(key=lambda each: (each.instances, each.cell, each.name))
-        return [CampaignHost(id=each.id, host=each.name, cell=each.cell, place=each.place) for each in found]
+        return [
+            CampaignHost(id=each.id, host=each.name, cell=each.cell, place=each.place, fence=work.fence)
+            for each in found
+        ]
 
     async def _named(self, work: CampaignWork) -> list[HostState] | BuildRejected:
-        found: dict[ProviderId, HostState] = {}
+        found: dict[object, HostState] = {}
         called = await self._schedulers.hosts_called(dict.fromkeys(work.hosts))
         for name, known in called.items():
             hosts = known or await self._forgotten(name, work)
@@ -105,10 +103,7 @@ class CampaignHosts:
             return ()
         guests = (await self._schedulers.guests_on((name,)))[name]
         cells = sorted({(each.cell, each.host) for each, _ in guests})
-        return [
-            HostState(id=ProviderId(uuid5(OF_FORGOTTEN, f"{cell}/{host}")), name=host, cell=cell, up=False)
-            for cell, host in cells
-        ]
+        return [forgotten(cell, host) for cell, host in cells]
 
 
 class Orders:
@@ -117,11 +112,14 @@ class Orders:
         schedulers: Schedulers,
         store: KeeperStore,
         hooks: Hooks,
+        policies: PolicyBook,
+        *,
         clock: Callable[[], datetime],
         wake: Callable[[], None],
     ) -> None:
         self._store = store
         self._hooks = hooks
+        self._policies = policies
         self._hosts = CampaignHosts(schedulers)
         self._clock = clock
         self._wake = wake
@@ -133,6 +131,8 @@ class Orders:
             AnswerQuestion: _each(self._answer),
             SetBudget: _each(self._set_budget),
             DeleteBudget: _each(self._delete_budget),
+            SetPolicy: _each(self._policies.set),
+            DeletePolicy: _each(self._policies.delete),
             Unreadable: ReadOnly(_on_unreadable),
         }
 
@@ -163,7 +163,7 @@ class Orders:
             free = [each for each in hosts if each.id not in taken]
             if taken and not (order.join and free):
                 host = next(each for each in hosts if each.id in taken)
-                why = f"campaign {taken[host.id]} has it: wait for its end, or join to take only the hosts that no campaign has"
+                why = f"campaign {taken[host.id].name} has it: wait for its end, or join to take only the hosts that no campaign has"
                 return rejected("work.hosts", host_in_cell(host.cell, host.host), why)
             await transaction.run(rows.add_campaign, wanted)
             await transaction.run(rows.add_hosts, order.id, free)
@@ -211,8 +211,11 @@ class Orders:
         if known is None:
             return QuestionsFound(questions=())
         async with self._store.transaction() as transaction:
-            # The locks' order: hosts, then questions.
-            hosts = await transaction.run(rows.lock_hosts, known.campaign, (known.host_id,))
+            # The locks' order: campaigns, hosts, then questions.
+            campaign = await transaction.run(rows.lock_campaign, known.campaign)
+            held = await transaction.run(rows.hosts_at, known.campaign, HELD, CAMPAIGN_HOSTS_MAX)
+            about = [each.id for each in held] if known.host_id is None else [known.host_id]
+            found = await transaction.run(rows.lock_hosts, known.campaign, about)
             known = await transaction.run(rows.lock_question, order.question) or known
             if known.life == "answered" and known.answer == order.answer:
                 return QuestionsFound(questions=(known,))
@@ -221,13 +224,21 @@ class Orders:
                 return rejected("question", order.question, why)
             if order.answer not in (known_answers := [each.answer for each in known.choices]):
                 return rejected("answer", order.answer, f"answer {' or '.join(known_answers)}")
-            host = hosts.get(known.host_id)
-            if host is None or host.stage != "asked":
-                return rejected(
-                    "question", order.question, f"host {known.host} is {host.stage if host else 'gone'}"
-                )
-            after = after_answer_of(host, order.answer, ask.by, self._clock())
-            await transaction.run(rows.save_hosts, known.campaign, (after,))
+            stage = "asked" if known.host_id is not None else "held"
+            hosts = [each for each in found.values() if each.stage == stage]
+            if not hosts or campaign is None:
+                now_at = ", ".join(sorted({each.stage for each in found.values()})) or "gone"
+                return rejected("question", order.question, f"host {known.host} is {now_at}")
+            now = self._clock()
+            after = [
+                after_answer_of(each, order.answer, ask.by, now)
+                if each.stage == "asked"
+                else after_answer_to_all(each, campaign.work, order.answer, ask.by, now)
+                for each in hosts
+            ]
+            await transaction.run(rows.save_hosts, known.campaign, after)
+            asked = [question_about(campaign, each) for each in after if each.stage == "asked"]
+            await transaction.run(rows.ask, asked)
             known = closed(known, "answered", self._clock(), answer=order.answer, by=ask.by)
             await transaction.run(rows.save_question, known)
         self._wake()
@@ -268,8 +279,15 @@ async def with_counts(store: KeeperStore, some: Sequence[CampaignState]) -> tupl
 
 
 class Questions:
-    def __init__(self, schedulers: Schedulers, store: KeeperStore, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        schedulers: Schedulers,
+        store: KeeperStore,
+        policies: PolicyBook,
+        clock: Callable[[], datetime],
+    ) -> None:
         self._schedulers = schedulers
+        self._policies = policies
         self._hosts = CampaignHosts(schedulers)
         self._store = store
         self._clock = clock
@@ -280,6 +298,7 @@ class Questions:
             AskMovements: answering(self._movements),
             AskQuestions: answering(self._questions),
             AskBudgets: answering(self._budgets),
+            AskPolicies: answering(self._policies.found),
             AskCampaignPlan: answering(self._plan),
             Unreadable: ReadOnly(_on_unreadable),
         }

@@ -36,6 +36,7 @@ from keeper.asking import LISTED_MAX, Schedulers, named
 from keeper.core.campaigns import (
     FENCE,
     GRANTED,
+    HELD,
     MOVING,
     OPEN,
     OPEN_STAGES,
@@ -55,10 +56,11 @@ from keeper.core.campaigns import (
     why_not_emptied,
     withdrawn,
 )
-from keeper.core.fencing import after_fence, after_fenced, closed, first_stage, question_about
+from keeper.core.fencing import after_fence, after_fenced, begun, closed, question_about
 from keeper.granting import Granting
 from keeper.hooks import Hooks
 from keeper.metrics import CAMPAIGNS, MOVEMENTS, QUESTIONS
+from keeper.recovering import kept_by_policy, rules_now
 from keeper.settings import KeeperPace, KeeperSettings
 from keeper.store_sql import KeeperStore
 from kit.errors import Operational, WrongAnswer
@@ -162,7 +164,7 @@ class CampaignDriver:
         await self._look(campaign)
         # A keeper that died may have left orders unsent.
         await self._send(campaign)
-        out = await self._store.read(rows.hosts_at, campaign.id, OUT, CAMPAIGN_HOSTS_MAX)
+        out = await self._store.read(rows.hosts_at, campaign.id, (*HELD, *OUT), CAMPAIGN_HOSTS_MAX)
         await self._step(campaign, out)
         if campaign.life == "running":
             await self._begin_hosts(campaign)
@@ -229,10 +231,10 @@ class CampaignDriver:
         waiting = await self._store.read(rows.hosts_at, campaign.id, WAITING, LISTED_MAX)
         out = sum(stages.get(each, 0) for each in OUT)
         turns = hosts_to_begin(campaign.work, out, waiting, stages.get("done", 0))
-        begun = [staged(each, first_stage(campaign.work), self._clock()) for each in turns]
+        now = [begun(each, campaign.work, self._clock()) for each in turns]
         if campaign.work.kind != "evacuate":
-            begun = await self._set(campaign, begun, "draining")
-        saved = await self._save(campaign, turns, begun)
+            now = await self._set(campaign, now, "draining")
+        saved = await self._save(campaign, turns, now)
         await self._step(campaign, [each for each in saved if each.stage in OUT])
 
     async def _set(
@@ -246,8 +248,9 @@ class CampaignDriver:
 
     async def _step(self, campaign: CampaignState, hosts: Sequence[CampaignHost]) -> None:
         """Bring hosts that are out one stage further, if they are so far."""
-        at = {stage: [each for each in hosts if each.stage == stage] for stage in OUT}
+        at = {stage: [each for each in hosts if each.stage == stage] for stage in (*HELD, *OUT)}
         after = [
+            *await self._after_holding(campaign, at["held"]),
             *await self._after_fencing(campaign, [each for stage in FENCE for each in at[stage]]),
             *await self._after_emptying(campaign, at["emptying"]),
             *[self._after_hook(campaign, each) for each in at["hook"]],
@@ -291,10 +294,24 @@ class CampaignDriver:
         """Ask about the hosts that a person must decide on now. Questions about those that have gone on by themselves do not matter any more."""
         decided = {each.id: each for each in saved if old[each.id].stage == "asked" != each.stage}
         for question in await run(rows.open_about, campaign.id, decided) if decided else ():
-            why = f"host {question.host} is {decided[question.host_id].stage}: {decided[question.host_id].reason}"
+            host = next(each for id_, each in decided.items() if id_ == question.host_id)
+            why = f"host {host.host} is {host.stage}: {host.reason}"
             await run(rows.save_question, closed(question, "void", self._clock(), reason=why))
+        let_go = any(old[each.id].stage == "held" for each in saved)
+        if let_go and not await run(rows.hosts_at, campaign.id, HELD, 1):
+            for question in await run(rows.open_about, campaign.id, (campaign.id,)):
+                why = f"none of these hosts is held any more: {saved[0].reason}"
+                await run(rows.save_question, closed(question, "void", self._clock(), reason=why))
         asked = [each for each in saved if each.stage == "asked" != old[each.id].stage]
         await run(rows.ask, [question_about(campaign, each) for each in asked])
+
+    async def _after_holding(
+        self, campaign: CampaignState, hosts: Sequence[CampaignHost]
+    ) -> list[CampaignHost]:
+        """Hosts about which a person is asked. Those that are up again are let go."""
+        told, now = await self._schedulers.hosts_of(hosts), self._clock()
+        whys = {each.id: why_not_emptied(campaign.work, each, told.get(each.id)) for each in hosts}
+        return [staged(each, "failed", now, whys[each.id]) if whys[each.id] else each for each in hosts]
 
     async def _after_fencing(
         self, campaign: CampaignState, hosts: Sequence[CampaignHost]
@@ -309,7 +326,7 @@ class CampaignDriver:
             if campaign.life not in ("running", "paused") and not runs:
                 after.append(staged(each, "skipped", self._clock(), f"its campaign is {campaign.life}"))
                 continue
-            back = "" if runs or each.stage == "fenced" else why_not_emptied(campaign.work, seen)
+            back = "" if runs or each.stage == "fenced" else why_not_emptied(campaign.work, each, seen)
             if back:
                 after.append(staged(each, "failed", self._clock(), back))
             elif each.stage == "fenced":
@@ -325,8 +342,8 @@ class CampaignDriver:
 
     def _after_fence(self, campaign: CampaignState, host: CampaignHost) -> CampaignHost:
         work = campaign.work
-        why = self._hooks.result(campaign, host, work.fence, work.fence_s)
-        return host if why is None else after_fence(host, work.fence, why, self._clock())
+        why = self._hooks.result(campaign, host, host.fence, work.fence_s)
+        return host if why is None else after_fence(host, host.fence, why, self._clock())
 
     async def _after_emptying(
         self, campaign: CampaignState, hosts: Sequence[CampaignHost]
@@ -349,9 +366,18 @@ class CampaignDriver:
         self._list_at.update(dict.fromkeys([(campaign.id, each.id) for each in due], list_at))
         told = await self._schedulers.hosts_of(due)
         guests = await self._schedulers.guests_on([named(each) for each in due])
+        kept: dict[str, str] = {}
+        if campaign.work.by_policy:
+            rules = await rules_now(self._store)
+            for each in due:
+                if each.id in told:
+                    name = named(each)
+                    guests[name], kept[name] = kept_by_policy(rules, told[each.id], guests[name])
         seen = [
             after_listing(
-                campaign, each, known[named(each)], told.get(each.id), guests.get(named(each)), now=now
+                *(campaign, each, known[named(each)], told.get(each.id), guests.get(named(each))),
+                now=now,
+                kept=kept.get(named(each), ""),
             )
             for each in hosts
         ]
@@ -386,7 +412,7 @@ class CampaignDriver:
         now, why = self._clock(), f"its campaign is {campaign.life}"
         planned = await self._store.read(rows.movements_of, campaign.id, PLANNED)
         await self._change(planned, lambda each: withdrawn(each, why, now))
-        waiting = await self._store.read(rows.hosts_at, campaign.id, WAITING, CAMPAIGN_HOSTS_MAX)
+        waiting = await self._store.read(rows.hosts_at, campaign.id, (*WAITING, *HELD), CAMPAIGN_HOSTS_MAX)
         await self._save(campaign, waiting, [staged(each, "skipped", now, why) for each in waiting])
 
     async def _note_end(self, campaign: CampaignState) -> None:

@@ -37,6 +37,9 @@ class KeeperPace(Struct, frozen=True):
     # What could not be granted is planned again after this time.
     rest_s: float = 2.0
     prune_s: float = 600.0
+    # Hosts of one rack fall silent within a few seconds of one another, as their heartbeats come. So long after it counts as down, no
+    # host is taken for lost alone.
+    spread_s: float = 5.0
 
 
 PACE = KeeperPace()

@@ -1,4 +1,4 @@
-"""The keeper's rows in SQL, for both databases: campaigns with their hosts, movements, questions, budgets.
+"""The keeper's rows in SQL, for both databases: campaigns with their hosts, movements, questions, budgets, policies.
 
 Any number of keepers write them. A campaign is worked on by the one keeper that holds it (`take`), until its lease ends. No rule rests on
 that: movements are granted under the lock of the ledger, and every other change is decided on locked rows. The locks' order: the
@@ -27,10 +27,12 @@ from bus.messages.keeping import (
     MovementId,
     MovementLife,
 )
+from bus.messages.policies import PolicyScope, PolicyState
 from bus.messages.questions import AskQuestions, Question, QuestionId
 from engine.inventories import ProviderId
 from keeper.core.campaigns import GOING, OPEN, OPEN_STAGES
-from keeper.tables import budgets, campaigns, hosts, ledger, movements, questions
+from keeper.core.policies import width_of
+from keeper.tables import budgets, campaigns, hosts, ledger, movements, policies, questions
 from kit.sql import Database, DatabaseSettings, Id, Transaction, among, insert, open_database, read_once
 
 P = ParamSpec("P")
@@ -42,6 +44,7 @@ _host = msgspec.json.Decoder(CampaignHost).decode
 _movement = msgspec.json.Decoder(Movement).decode
 _question = msgspec.json.Decoder(Question).decode
 _budget = msgspec.json.Decoder(BudgetState).decode
+_policy = msgspec.json.Decoder(PolicyState).decode
 
 _is_open = campaigns.c.ended_at.is_(None)
 _key = sa.bindparam("key", type_=Id)
@@ -152,23 +155,45 @@ def let_go(connection: Connection, holder: UUID) -> None:
 # Hosts of campaigns
 
 
-def others_with(connection: Connection, wanted: Collection[ProviderId]) -> dict[ProviderId, str]:
-    """Which of these hosts are in an open campaign, with its name."""
+def others_with(connection: Connection, wanted: Collection[ProviderId]) -> dict[ProviderId, CampaignState]:
+    """Which of these hosts are in an open campaign, with that."""
     query = (
-        sa.select(hosts.c.host, campaigns.c.name)
+        sa.select(hosts.c.host, campaigns.c.body)
         .join(campaigns, campaigns.c.id == hosts.c.campaign)
         .where(hosts.c.is_open, among(connection, hosts.c.host, wanted))
     )
-    return {ProviderId(host): name for host, name in connection.execute(query)}
+    return {ProviderId(host): _campaign(body) for host, body in connection.execute(query)}
 
 
 def add_hosts(connection: Connection, campaign: CampaignId, added: Sequence[CampaignHost]) -> None:
-    """Add these hosts, which no open campaign has, in the order of their turns."""
+    """Add these hosts, which no open campaign has, in the order of their turns, behind those that the campaign has."""
+    last = connection.scalar(sa.select(sa.func.max(hosts.c.turn)).where(hosts.c.campaign == campaign))
+    first = 0 if last is None else last + 1
     rows = [
-        {"campaign": campaign, "host": each.id, "turn": turn, "unsaid": True, **_of_host(each)}
-        for turn, each in enumerate(added)
+        {
+            "campaign": campaign,
+            "host": each.id,
+            "turn": turn,
+            "lost_at": each.lost_at,
+            "unsaid": True,
+            **_of_host(each),
+        }
+        for turn, each in enumerate(added, first)
     ]
     connection.execute(sa.insert(hosts), rows)
+
+
+def losses_since(
+    connection: Connection, since: datetime, wanted: Collection[ProviderId]
+) -> list[tuple[CampaignHost, bool]]:
+    """Hosts of campaigns that were lost: those of campaigns since then (true), and all losses of these hosts."""
+    is_late = campaigns.c.asked_at > since
+    query = (
+        sa.select(hosts.c.body, is_late)
+        .join(campaigns, campaigns.c.id == hosts.c.campaign)
+        .where(hosts.c.lost_at.is_not(None), is_late | among(connection, hosts.c.host, wanted))
+    )
+    return [(_host(body), bool(late)) for body, late in connection.execute(query)]
 
 
 def save_hosts(connection: Connection, campaign: CampaignId, changed: Sequence[CampaignHost]) -> None:
@@ -352,6 +377,26 @@ def delete_budget(connection: Connection, name: str) -> BudgetState | None:
     return next(map(_budget, connection.scalars(gone)), None)
 
 
+# Policies
+
+
+def all_policies(connection: Connection) -> list[PolicyState]:
+    found = [*map(_policy, connection.scalars(sa.select(policies.c.body)))]
+    return sorted(found, key=lambda each: width_of(each.policy))
+
+
+def save_policy(connection: Connection, state: PolicyState) -> None:
+    body = _encode(state)
+    new = insert(connection, policies).values(scope=state.policy.scope, of=state.policy.of, body=body)
+    key = [policies.c.scope, policies.c.of]
+    connection.execute(new.on_conflict_do_update(index_elements=key, set_={"body": body}))
+
+
+def delete_policy(connection: Connection, scope: PolicyScope, of: str) -> PolicyState | None:
+    gone = sa.delete(policies).where(policies.c.scope == scope, policies.c.of == of)
+    return next(map(_policy, connection.scalars(gone.returning(policies.c.body))), None)
+
+
 # Questions
 
 
@@ -361,7 +406,7 @@ def ask(connection: Connection, asked: Sequence[Question]) -> None:
         new = insert(connection, questions).values(
             id=each.id,
             campaign=each.campaign,
-            host=each.host_id,
+            host=each.host_id or each.campaign,
             asked_at=each.asked_at,
             **_of_question(each),
         )
@@ -383,12 +428,18 @@ def save_question(connection: Connection, question: Question) -> None:
     )
 
 
-def open_about(connection: Connection, campaign: CampaignId, about: Collection[ProviderId]) -> list[Question]:
-    """The open questions about these hosts of a campaign, locked."""
+def open_about(connection: Connection, campaign: CampaignId, about: Collection[UUID]) -> list[Question]:
+    """The open questions about these hosts of a campaign, or about all of them (the campaign's id), locked."""
     query = sa.select(questions.c.body).where(
         questions.c.campaign == campaign, questions.c.is_open, among(connection, questions.c.host, about)
     )
     return [*map(_question, connection.scalars(query.order_by(questions.c.id).with_for_update()))]
+
+
+def open_about_all(connection: Connection, of: str) -> list[Question]:
+    """The open question about all hosts of this domain or cell that are held, if there is one."""
+    query = sa.select(questions.c.body).where(questions.c.is_open, questions.c.host == questions.c.campaign)
+    return [each for each in map(_question, connection.scalars(query)) if each.host == of]
 
 
 def question_page(connection: Connection, asked: AskQuestions, limit: int) -> list[Question]:

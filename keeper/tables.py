@@ -1,4 +1,4 @@
-"""The keeper's tables, alike on PostgreSQL and SQLite: campaigns with their hosts, movements, questions, budgets.
+"""The keeper's tables, alike on PostgreSQL and SQLite: campaigns with their hosts, movements, questions, budgets, policies.
 
 Fields by which rows are searched have a column; the whole row is in the body, as JSON. Change a table in two steps, each with its migration: first
 expand it, and contract it only in a later release.
@@ -55,10 +55,14 @@ hosts = Table(
     Column("turn", Integer, nullable=False),
     Column("stage", String(16), nullable=False),
     Column("is_open", Boolean, nullable=False),
+    # When it was last heard, if it is emptied because it is lost.
+    Column("lost_at", Moment),
     Column("unsaid", Boolean, nullable=False),
     Column("body", LargeBinary, nullable=False),
     Index(None, "campaign", "turn"),
 )
+_lost = text("lost_at IS NOT NULL")
+Index("ix_keeper_hosts_lost", hosts.c.lost_at, postgresql_where=_lost, sqlite_where=_lost)
 _open = text("is_open")
 # A host is in one campaign at a time.
 Index("ix_keeper_hosts_open", hosts.c.host, unique=True, postgresql_where=_open, sqlite_where=_open)
@@ -94,6 +98,7 @@ questions = Table(
     metadata,
     Column("id", Id, primary_key=True),
     Column("campaign", Id, nullable=False),
+    # The host; the campaign, if it is about all that are held.
     Column("host", Id, nullable=False),
     Column("asked_at", Moment, nullable=False),
     Column("is_open", Boolean, nullable=False),
@@ -118,6 +123,13 @@ budgets = Table(
     "keeper_budgets",
     metadata,
     Column("name", String(255), primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+)
+policies = Table(
+    "keeper_policies",
+    metadata,
+    Column("scope", String(16), primary_key=True),
+    Column("of", String(255), primary_key=True),
     Column("body", LargeBinary, nullable=False),
 )
 

@@ -10,9 +10,12 @@ from bus.workers.consuming import Subscription
 from bus.workers.handlers import Answer, Handler, Received, Said
 from bus.workers.worker import Worker
 from keeper.asking import Schedulers
-from keeper.handlers import Orders, Questions, rejected
+from keeper.core.campaigns import rejected
+from keeper.handlers import Orders, Questions
 from keeper.hooks import Hooks
 from keeper.keeping import CampaignDriver
+from keeper.policies import PolicyBook
+from keeper.recovering import Recovery
 from keeper.settings import PACE, KeeperPace, KeeperSettings
 from keeper.store_sql import KeeperStore
 from kit.clock import now
@@ -36,13 +39,16 @@ def keeper_parts(
     keeper = CampaignDriver(
         station, schedulers, store, hooks, settings, id_=id_ or uuid4(), clock=clock, pace=pace
     )
-    orders = Orders(schedulers, store, hooks, clock, keeper.wake)
-    questions = Questions(schedulers, store, clock)
+    recovery = Recovery(station, schedulers, store, keeper.wake, clock=clock, pace=pace)
+    policies = PolicyBook(schedulers, store, hooks, clock)
+    orders = Orders(schedulers, store, hooks, policies, clock=clock, wake=keeper.wake)
+    questions = Questions(schedulers, store, policies, clock)
     buried: Mapping[type[Message], Sequence[Handler]] = {Message: (_on_buried,)}
     return (
         Worker(station, Subscription("keeper.requests", orders.handlers(), store, before_burial=buried)),
         Worker(station, Subscription("keeper.questions", questions.handlers(), store, before_burial=buried)),
         keeper,
+        recovery.looking,
         station,
     )
 

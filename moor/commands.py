@@ -240,6 +240,12 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
         "budget_app",
         "Budgets: limits on what moves at once by campaigns.",
     ),
+    "policy": (
+        OPERATING,
+        "moor.instances.policy_commands",
+        "app",
+        "Policies: what keepers do by themselves for lost hosts and dead guests.",
+    ),
     "node": (
         OPERATING,
         "moor.bare_metal.node_command",

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from rich.markup import escape
 from rich.text import Text
 
@@ -37,6 +37,8 @@ from moor.client import (
     Listing,
     Movement,
     NamedImage,
+    PolicyState,
+    PolicyValue,
     ProviderState,
     Question,
     QuotaState,
@@ -820,6 +822,41 @@ QUESTION = ResourceKind[Question](
 )
 
 
+def _says(state: PolicyState) -> str:
+    """What a policy says, in words."""
+    says = structs.asdict(state.policy).items()
+    return ", ".join(
+        f"{name} {value}" for name, value in says if name not in ("scope", "of") and value is not None
+    )
+
+
+POLICY = ResourceKind[PolicyState](
+    word="policy",
+    plural="policies",
+    command="policy",
+    lists="What keepers do by themselves, the widest policies first. One that they cannot follow has its problem beside it.",
+    list=Client.list_policies,
+    operates=frozenset({"set", "delete"}),
+    columns=Columns(
+        {
+            "policy": lambda each: f"{each.policy.scope} {each.policy.of}".rstrip(),
+            "says": _says,
+            "set": lambda each: " by ".join(filter(None, (time_in_words(each.set_at), each.by))),
+            "problem": lambda each: each.problem,
+        },
+        prose=("problem",),
+    ),
+)
+# What counts for an instance.
+POLICY_VALUES = Columns[PolicyValue](
+    {
+        "what": lambda each: each.field.replace("_", " "),
+        "counts": lambda each: each.value,
+        "by": lambda each: f"{each.scope} {each.of}".rstrip() or "default",
+    }
+)
+
+
 def _limited(state: BudgetState) -> str:
     """The limits of a budget, in words."""
     budget = state.budget
@@ -877,5 +914,5 @@ BUDGET = ResourceKind[BudgetState](
 RESOURCES: Sequence[ResourceKind[Any]] = (
     *(INSTANCE, MIGRATION, FLAVOR, IMAGE, PROFILE, GROUP, QUOTA, APPLICATION),
     *(HOST, CELL, AGGREGATE, PROVIDER, TRAIT, CLASS, DEAD_LETTER),
-    *(CAMPAIGN, MOVEMENT, BUDGET, QUESTION),
+    *(CAMPAIGN, MOVEMENT, BUDGET, QUESTION, POLICY),
 )

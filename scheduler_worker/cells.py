@@ -30,7 +30,7 @@ from bus.workers.connections import Station
 from bus.workers.handlers import Answer, Handlers, ReadOnly, Received, Said
 from bus.workers.heartbeats import STAGES, is_silent
 from bus.workers.publisher import Outgoing
-from engine.inventories import CellName
+from engine.inventories import CellName, ProviderId
 from engine.picture.picture import Picture
 from kit.errors import Operational, Unavailable
 from kit.metrics import BUCKETS_S, quantile
@@ -171,6 +171,16 @@ class CellRegistry:
                 if self._clock() - heard_at <= REMEMBERED_FOR
             ]
         )
+
+    def silent_in(self, name: str) -> frozenset[ProviderId]:
+        """The hosts that this cell does not hear: all its conductors that can work say so. None if there is no such conductor."""
+        cell = self._cells.get(name)
+        said = [
+            frozenset(beat.silent)
+            for heard_at, beat in (cell.conductors.values() if cell else ())
+            if not (beat.trouble or self._is_long_ago(heard_at))
+        ]
+        return frozenset.intersection(*said) if said else frozenset()
 
     def rows(self) -> list[KnownCell]:
         """When each cell was last heard, as rows to write: a worker that starts reads them."""

@@ -150,7 +150,7 @@ def question_handlers(
     of_all: Handlers = {
         **instance_questions(store, cells),
         **cell_questions(store, cells, registry),
-        **host_questions(store, registry, picture),
+        **host_questions(store, registry, cells, picture),
         **group_questions(store, picture, catch_up),
         **catalog_questions(store),
         AskApplications: ReadOnly(applications.on_ask),
@@ -311,7 +311,9 @@ async def _on_hosts_cleaned(
 HOSTS_READ_MAX = 1000
 
 
-def host_questions(store: SchedulerStore, registry: HostRegistry, picture: Picture) -> Handlers:
+def host_questions(
+    store: SchedulerStore, registry: HostRegistry, cells: CellRegistry, picture: Picture
+) -> Handlers:
     async def hosts(question: AskHosts) -> HostsFound:
         chooses = bool(question.cell or question.mode or question.kind or question.place)
         chooses = chooses or question.up is not None
@@ -337,6 +339,11 @@ def host_questions(store: SchedulerStore, registry: HostRegistry, picture: Pictu
     def found(rows: Sequence[HostState], question: AskHosts, end: str = "") -> HostsFound:
         """The page of these rows; the next one begins behind it, or behind the name `end` if all of them are on it."""
         heard = [host for row in rows if is_asked_for(host := registry.as_heard(row), question)]
+        if cells_of := {host.cell for host in heard if host.silent_since is not None}:
+            silent = {cell: cells.silent_in(cell) for cell in cells_of}
+            heard = [
+                structs.replace(host, silent_in_cell=host.id in silent.get(host.cell, ())) for host in heard
+            ]
         told = [(host, use_of(picture, host.id)) for host in heard]
         fit = len(page_that_fits(told[: question.limit])) if told else 0
         if fit < len(told):

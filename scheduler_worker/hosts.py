@@ -382,8 +382,8 @@ class HostRegistry:
         return [known for known in self._hosts.values() if known.heard <= since]
 
     def as_heard(self, row: HostState) -> HostState:
-        """This row of the database, with what only this process knows. That is whether the host is up, when it was heard, its zone, its place,
-        and which other cells have a host of its name.
+        """This row of the database, with what only this process knows. That is whether the host is up, when it was heard, its zone, its place, its
+        aggregates, and which other cells have a host of its name.
         """
         known = self._hosts.get(row.id.int)
         return structs.replace(
@@ -392,6 +392,7 @@ class HostRegistry:
             heard_at=row.heard_at if known is None else known.heard,
             availability_zone=self._picture.zone_of(row.id) or row.availability_zone,
             place=self._picture.place_of(row.id),
+            aggregates=self._picture.aggregate_names_of(row.id),
             also_in=tuple(cell for cell in self._picture.cells_named(row.name) if cell != row.cell),
         )
 

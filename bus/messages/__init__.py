@@ -13,6 +13,7 @@ from bus.messages import (
     moves,
     placement,
     planning,
+    policies,
     projects,
     questions,
     together,
@@ -33,6 +34,7 @@ _SUBJECTS = (
     audit,
     keeping,
     questions,
+    policies,
 )
 
 # Every message type; one that has no tag of its own is only a base of others.

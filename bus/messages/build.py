@@ -216,6 +216,8 @@ class Move(Value, frozen=True):
 
     A move that waits for room (`InstanceState.waiting`) has not begun. When it begins, it gets a new number and a new `ends_by`.
     If others get the room before its cell has claimed it, the move fails, and before `waits_until` it waits again.
+
+    `source_epoch`: an evacuation is made only while this is the number of its source's setting.
     """
 
     request_id: RequestId
@@ -233,6 +235,7 @@ class Move(Value, frozen=True):
     together: Annotated[tuple[InstanceId, ...], Meta(max_length=TOGETHER_MAX)] = ()
     leaves: Annotated[tuple[ProviderId, ...], Meta(max_length=TOGETHER_MAX)] = ()
     waits_until: Moment | None = None
+    source_epoch: Counter | None = None
 
 
 class Waiting(Value, frozen=True):

@@ -50,7 +50,7 @@ class AskFlavors(AskStored, frozen=True, tag="flavor.query"):
     `project` only says who asks.
     """
 
-    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="flavor.found", by=("application",))
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="flavor.found", by=("application", "keeper"))
 
 
 class FlavorsFound(AnswerMessage, frozen=True, tag="flavor.found"):

@@ -9,14 +9,17 @@ from msgspec import Meta
 from bus.broker import chunks
 from bus.message import AnswerMessage, CellMessage, Kind, Message, Route, StrictMessage
 from bus.messages.build import CellHeard, CellLife
-from engine.inventories import Integer, Label, Moment, Natural, ResourceClass, ShapeRoom, Value
+from engine.inventories import Integer, Label, Moment, Natural, ProviderId, ResourceClass, ShapeRoom, Value
 
 # A message and its envelope must fit into a parcel.
 VALUES_BYTES_MAX = 248 * 1024
+# A heartbeat names so many silent hosts.
+SILENT_TOLD_MAX = 200
 
 
 class ConductorAlive(CellMessage, frozen=True, tag="conductor.beat"):
-    """The heartbeat of a conductor. `trouble` says why it can do no work now, such as a database that does not answer.
+    """The heartbeat of a conductor. `trouble` says why it can do no work now, such as a database that does not answer. `silent` are hosts
+    that it has heard, and does not hear any more: of more than there is room for, those that fell silent last.
 
     A cell is down if for a while no heartbeat comes from a conductor that can work.
     """
@@ -25,6 +28,7 @@ class ConductorAlive(CellMessage, frozen=True, tag="conductor.beat"):
 
     conductor: Label
     trouble: Annotated[str, Meta(max_length=1024)] = ""
+    silent: Annotated[tuple[ProviderId, ...], Meta(max_length=SILENT_TOLD_MAX)] = ()
 
 
 class ConductorHeard(Value, frozen=True):
@@ -52,7 +56,7 @@ class CellState(CellHeard, frozen=True, kw_only=True):
 class AskCells(StrictMessage, frozen=True, tag="cell.query"):
     """Asks for all cells, or for the one called `name`."""
 
-    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="cell.found", by=("admin",))
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="cell.found", by=("admin", "keeper"))
 
     name: Annotated[Label, Meta(description="the cell's name: only this cell")] = ""
 

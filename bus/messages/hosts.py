@@ -505,7 +505,7 @@ class AskAggregates(StrictMessage, frozen=True, tag="aggregate.query"):
     Pages are in the order of names, and begin after the name `after`: that of an aggregate, or of a host.
     """
 
-    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="aggregate.found", by=("admin",))
+    ROUTE = Route(Kind.QUESTION, "scheduler.questions", answer="aggregate.found", by=("admin", "keeper"))
 
     name: Label = ""
     after: Label = ""

@@ -13,7 +13,7 @@ from bus.message import AnswerMessage, Kind, Message, Route, StrictMessage
 from bus.messages.build import MoveKind
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostMode
-from engine.inventories import GroupId, Integer, Label, Moment, Natural, ProviderId, UserName, Value
+from engine.inventories import Counter, GroupId, Integer, Label, Moment, Natural, ProviderId, UserName, Value
 from engine.places import Level, Place
 
 CampaignId = NewType("CampaignId", UUID)
@@ -108,9 +108,11 @@ class BudgetsFound(AnswerMessage, frozen=True, tag="budget.found"):
 # the hook runs, and the host is taken back.
 CampaignKind = Literal["drain", "evacuate", "restart"]
 Then = Literal["disable", "down"]
-CampaignLife = Literal["running", "paused", "stopped", "cancelled", "done"]
+# rehearsed: nothing of it was done; its hosts say what would have been.
+CampaignLife = Literal["running", "paused", "stopped", "cancelled", "done", "rehearsed"]
 HostStage = Literal[
     "waiting",
+    "held",
     "fencing",
     "asked",
     "fenced",
@@ -133,7 +135,7 @@ class CampaignWork(Value, frozen=True):
 
     An evacuation with a `fence` switches each host off first: by a program of this name in the keepers' folder of hooks, which gets the host's
     name and cell, has `fence_s` seconds, and ends well only if the host is off. Then the host is set dead. If it does not end well, a person is
-    asked.
+    asked. `by_policy`: only those guests leave for which the policies say so. Keepers begin such campaigns for hosts that are lost.
 
     When a host is empty it stays draining (`disable`) or is set `down`. A restart runs the `hook`: a program of this name in the keepers'
     folder of hooks, with the host's name and cell. It has `hook_s` seconds. Then the host has `whole_s` seconds to be heard again.
@@ -150,6 +152,7 @@ class CampaignWork(Value, frozen=True):
     whole_s: Integer = 1800
     fence: Label = ""
     fence_s: Integer = 120
+    by_policy: bool = False
     at_once: Integer = 1
     guests_at_once: Integer = 10
     canary: Integer = 0
@@ -161,7 +164,9 @@ class CampaignWork(Value, frozen=True):
 
 class CampaignHost(Value, frozen=True):
     """A host of a campaign, and how far it is: at this `stage` since `stage_at`. `left` guests are to move yet, `moved` have moved, and
-    `stay` do not; `reason` says why it waits or why it failed. `fenced_by` is the program, or the person, that says that it is off.
+    `stay` do not; `reason` says why it waits or why it failed. `fence` is the program that switches it off before, and `unfenced` says why a
+    lost host need not be off. `fenced_by` is the program, or the person, that says that it is off; `epoch` is the number of the setting
+    by which it was set dead then. `lost_at` is when a lost host was last heard.
     """
 
     id: ProviderId
@@ -171,7 +176,11 @@ class CampaignHost(Value, frozen=True):
     stage: HostStage = "waiting"
     stage_at: Moment | None = None
     reason: str = ""
+    fence: Label = ""
+    unfenced: Label = ""
     fenced_by: Label = ""
+    epoch: Counter | None = None
+    lost_at: Moment | None = None
     left: Natural = 0
     moved: Natural = 0
     stay: Natural = 0
@@ -302,7 +311,7 @@ MovementLife = Literal["planned", "granted", "moving", "done", "given_up", "with
 class Movement(Value, frozen=True):
     """The movement of one instance away from a host. `reason` says why it waits, was given up or withdrawn. `to` is the host that was chosen
     at the grant. `failures` counts its tries that failed. Those with the higher `priority` are granted first. With `together` it leaves
-    with the other members of its `group` on that host.
+    with the other members of its `group` on that host. `epoch` is that of its host, if that was fenced.
     """
 
     id: MovementId
@@ -318,6 +327,7 @@ class Movement(Value, frozen=True):
     group: GroupId | None = None
     together: bool = False
     priority: Integer = 0
+    epoch: Counter | None = None
     place: Place = ""
     to: Label = ""
     to_place: Place = ""

@@ -53,6 +53,9 @@ class MoveInstance(ChangeInstance, frozen=True, tag="move.request"):
     are on its host. If a group has more than 100 there, 100 move by one order, to a host with room for all; an order for another
     one then moves the next.
 
+    An evacuation with a `source_epoch` is made only while this is the number of the setting of its host (`HostSetting.number`), as its cell knows
+    it: whoever has set the host up since has ended what was asked before.
+
     With `wait`, the move waits if no host has room for it: until then the instance stays as it is, and can be deleted; to abort
     the move ends the wait. The move fails if it finds no room in time. An evacuation always waits, unless its `wait` says 0
     seconds, and ends if the host is up again before.
@@ -75,6 +78,7 @@ class MoveInstance(ChangeInstance, frozen=True, tag="move.request"):
     wait: MoveWait | None = None
     for_user: UserName = ""
     source: Label = ""
+    source_epoch: Counter | None = None
 
     def about(self) -> Collection[int] | None:
         return None if self.with_group else keys_of((self.request_id, self.instance, *self.together))

@@ -21,13 +21,13 @@ class PossibleAnswer(Value, frozen=True):
 
 
 class Question(Value, frozen=True):
-    """A question to a person, about a host of a campaign. It is `open` until it is answered, or until it does not matter any more
+    """A question to a person, about a host of a campaign, or about all of its hosts that are held. It is `open` until it is answered, or until it does not matter any more
     (`void`): then `reason` says why. `text` says what happened. `by` is who answered.
     """
 
     id: QuestionId
     campaign: CampaignId
-    host_id: ProviderId
+    host_id: ProviderId | None
     cell: Label
     host: Label
     text: str

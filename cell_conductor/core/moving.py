@@ -25,7 +25,8 @@ A late copy of a question may be granted although placement refused it before. S
 own share again, by the refused attempt: no copy is granted after that. If one was granted before, its share comes back.
 
 An evacuation spawns the instance at its destination: its source is down. The source gets the order to destroy what it has
-only after that, and does so when it returns. A host that keeps silent about a step is given up, as in a build; only one that
+only after that, and does so when it returns. If its order names the number of the source's setting (`source_epoch`), nothing is
+spawned once that is another: the setting is read in the transaction that decides on the spawn. A host that keeps silent about a step is given up, as in a build; only one that
 is freeing its share is waited for, until it has destroyed the instance or is dead. So an instance that is offloaded is nowhere.
 
 A stopped instance stays stopped when it moves: its destination takes it over, or builds it, without running it, and it ends its move
@@ -103,6 +104,10 @@ def end_freed(transition: Transition) -> None:
 def receive(transition: Transition) -> None:
     row, order, host = transition.row, transition.order, transition.host
     moving, move = transition.moving, transition.move
+    if why := transition.hosts.why_not_as_of(moving.source, move.source_epoch):
+        # Whoever has set the source up may have had it run the instance again.
+        return_claim(transition, "failed", why, was_silent=False)
+        return
     if why := transition.hosts.why_not_next(host):
         # It was lost or set draining since it was claimed, and has nothing of the instance.
         transition.failed(host.name, why, attempt=row.attempt)

@@ -395,6 +395,26 @@ class HostStates(Struct, frozen=True):
         is_silent = host.share.host.int in self.silent and host.kind != NODE
         return "the host's heartbeats have stopped" if is_silent else ""
 
+    def source_behind(self, row: Instance) -> ProviderId | None:
+        """The source of the row's move, if the move names a later setting of it than is known here."""
+        if row.moving is None or row.move is None or row.move.source_epoch is None:
+            return None
+        source = row.moving.source.share.host
+        known = self.set.get(source.int)
+        is_behind = row.move.source_epoch > (known.word.setting.number if known is not None else 0)
+        return source if is_behind else None
+
+    def why_not_as_of(self, host: Choice, epoch: int | None) -> str:
+        """Why nothing is decided about this host by what was known when its setting had this number; empty if that is still so, or if
+        no number is given.
+        """
+        known = self.set.get(host.share.host.int)
+        number = known.word.setting.number if known is not None else 0
+        if epoch is None or number == epoch:
+            return ""
+        mode = known.mode if known is not None else "up"
+        return f"host {host.name} was set since: it is {mode} by setting {number}, and the order is as of setting {epoch}"
+
     def why_not_next(self, choice: Choice) -> str:
         """Why this alternate is passed over; empty if it may be tried."""
         known = self.set.get(choice.share.host.int)

@@ -283,6 +283,12 @@ class Picture:
         row = self.row_of(host)
         return () if row < 0 else self.aggregates.ids_of_set(int(self.columns.aggregates[row]))
 
+    def aggregate_names_of(self, host: ProviderId) -> tuple[str, ...]:
+        """The names of the aggregates of a host, as far as they have one."""
+        row = self.row_of(host)
+        known = () if row < 0 else self.aggregates.of_set(int(self.columns.aggregates[row]))
+        return tuple(sorted([each.name for each in known if each.name]))
+
     def zone_of(self, host: ProviderId) -> str:
         """The zone of a host: that of its aggregates, else the one that it reports."""
         row = self.row_of(host)

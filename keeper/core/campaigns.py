@@ -1,6 +1,7 @@
 """The stages of a campaign's hosts and the lives of its movements, by the answers of schedulers.
 
 waiting ──▶ emptying ──▶ done                     drain, evacuate
+held ──▶ fencing, emptying, failed                lost with many others: a person answers
    └──▶ fencing ──▶ fenced ──▶ emptying           evacuate with a fence
            └─▶ asked ──┘  a person answers
                  └─────▶ hook ──▶ returning ──▶ done      restart
@@ -42,7 +43,8 @@ BUSY = "busy: "
 FENCE: tuple[HostStage, ...] = ("fencing", "asked", "fenced")
 OUT: tuple[HostStage, ...] = (*FENCE, "emptying", "hook", "returning")
 WAITING: tuple[HostStage, ...] = ("waiting",)
-OPEN_STAGES: tuple[HostStage, ...] = (*WAITING, *OUT)
+HELD: tuple[HostStage, ...] = ("held",)
+OPEN_STAGES: tuple[HostStage, ...] = (*WAITING, *HELD, *OUT)
 PLANNED: tuple[MovementLife, ...] = ("planned",)
 GRANTED: tuple[MovementLife, ...] = ("granted",)
 MOVING: tuple[MovementLife, ...] = ("moving",)
@@ -93,8 +95,19 @@ def wrong_work(work: CampaignWork) -> tuple[str, object, str] | None:
             work.fence,
             "only an evacuation switches hosts off before",
         ),
+        (
+            work.by_policy and work.kind != "evacuate",
+            "by_policy",
+            work.by_policy,
+            "only of a lost host do guests leave by policy",
+        ),
     )
     return next(((f"work.{field}", value, why) for is_wrong, field, value, why in checks if is_wrong), None)
+
+
+def rejected(field: str, value: object, reason: str) -> BuildRejected:
+    """The answer to an order or a question that is wrong."""
+    return BuildRejected(request_id=None, field=field, value=str(value), reason=reason)
 
 
 # Hosts
@@ -127,14 +140,17 @@ def is_at_stage_of(host: CampaignHost, other: CampaignHost) -> bool:
     return (host.stage, host.stage_at) == (other.stage, other.stage_at)
 
 
-def why_not_emptied(work: CampaignWork, told: HostState | None) -> str:
+def why_not_emptied(work: CampaignWork, host: CampaignHost, told: HostState | None) -> str:
     """Why a host is not emptied any more: a person's order for it wins. Empty if it is, or if schedulers do not know it."""
     if told is None:
         return ""
-    if work.kind == "evacuate":
-        return "it is up again" if told.up else ""
     by = f" by {told.setting.by}" if told.setting.by else ""
-    return "" if told.setting.mode == "draining" else f"it was set {told.setting.mode}{by}"
+    was_set = f"it was set {told.setting.mode}{by}"
+    if work.kind != "evacuate":
+        return "" if told.setting.mode == "draining" else was_set
+    if host.epoch is not None and (told.setting.mode, told.setting.number) != ("dead", host.epoch):
+        return f"{was_set} since it was fenced"
+    return "it is up again" if told.up else ""
 
 
 class Emptying(NamedTuple):
@@ -155,9 +171,12 @@ def after_listing(
     guests: Guests | None,
     *,
     now: datetime,
+    kept: str = "",
 ) -> Emptying:
-    """What follows from a look at a host that is emptied. `known` are its movements; `guests` is None if they were not listed now."""
-    if guests is not None and (why := why_not_emptied(campaign.work, told)):
+    """What follows from a look at a host that is emptied. `known` are its movements; `guests` is None if they were not listed now. `kept`
+    says which others stay there by policy.
+    """
+    if guests is not None and (why := why_not_emptied(campaign.work, host, told)):
         ends = {each.id: why for each in known if each.life == "planned"}
         return Emptying(staged(host, "failed", now, why), withdrawn=ends)
     moves = any(each.life in OPEN for each in known)
@@ -187,15 +206,15 @@ def after_listing(
     elif others:
         after = staged(seen, "skipped", now, f"its campaign is {campaign.life}")
     else:
-        after = emptied(seen, campaign.work, now)
+        after = emptied(seen, campaign.work, now, kept)
     return Emptying(after, planned, gone)
 
 
-def emptied(host: CampaignHost, work: CampaignWork, now: datetime) -> CampaignHost:
+def emptied(host: CampaignHost, work: CampaignWork, now: datetime, kept: str = "") -> CampaignHost:
     """The host after all that was on it has left, or stays for good."""
     if host.stay:
         return staged(host, "failed", now, f"{host.stay} guests stay: {host.reason}")
-    return staged(host, "hook" if work.kind == "restart" else "done", now)
+    return staged(host, "hook" if work.kind == "restart" else "done", now, kept)
 
 
 def mode_when_done(work: CampaignWork) -> HostMode | None:
@@ -261,6 +280,8 @@ def planned_for(
             instance=each.id,
             campaign=campaign.id,
             cause=f"campaign {campaign.name}",
+            kind="evacuate" if campaign.work.kind == "evacuate" else "live-migrate",
+            epoch=host.epoch,
             cell=host.cell,
             host=host.host,
             place=host.place,
@@ -346,6 +367,7 @@ def order_for(unit: Sequence[Movement], work: CampaignWork, now: datetime) -> Mo
         wait=MoveWait(for_s=0 if first.to else max(waits_s(first, work, now), 1)),
         for_user=first.cause[:FOR_USER_MAX],
         source=host_in_cell(first.cell, first.host),
+        source_epoch=first.epoch,
     )
 
 

@@ -11,7 +11,7 @@ from uuid import uuid5
 
 from msgspec import structs
 
-from bus.messages.keeping import CampaignHost, CampaignState, CampaignWork, HostStage
+from bus.messages.keeping import CampaignHost, CampaignState, CampaignWork
 from bus.messages.questions import PossibleAnswer, Question, QuestionId, QuestionLife
 from engine.hosts import HostState
 from keeper.core.campaigns import staged
@@ -20,9 +20,24 @@ from keeper.core.campaigns import staged
 BEAT_LATE = timedelta(seconds=5)
 
 
-def first_stage(work: CampaignWork) -> HostStage:
-    """The stage to which a host comes when its turn begins."""
-    return "fencing" if work.fence else "emptying"
+def begun(host: CampaignHost, work: CampaignWork, now: datetime) -> CampaignHost:
+    """The host when its turn begins. A person who evacuates it without a fence has made sure that it is off; for keepers a policy says
+    why it need not be.
+    """
+    if host.fence:
+        return staged(host, "fencing", now)
+    if work.by_policy and not host.unfenced:
+        return staged(host, "asked", now, "no policy names a fence for it, or says why it needs none")
+    return staged(host, "emptying", now)
+
+
+def after_answer_to_all(
+    host: CampaignHost, work: CampaignWork, answer: str, by: str, now: datetime
+) -> CampaignHost:
+    """The host that was held, after a person has answered the question about all."""
+    if answer == "evacuate":
+        return begun(host, work, now)
+    return staged(host, "failed", now, f"{by or 'an operator'} left it: {host.reason}")
 
 
 def after_fence(host: CampaignHost, program: str, why: str, now: datetime) -> CampaignHost:
@@ -39,8 +54,9 @@ def after_fenced(host: CampaignHost, told: HostState | None, now: datetime) -> C
     since = (host.stage_at or now) + BEAT_LATE
     if told.heard_at is not None and told.heard_at > since:
         return staged(host, "asked", now, f"{host.fenced_by} says that it is off, and it was heard since")
-    is_known = told.setting.mode == "dead" and told.told >= told.setting.number
-    return staged(host, "emptying", now) if is_known else host
+    if told.setting.mode != "dead" or told.told < told.setting.number:
+        return host
+    return structs.replace(staged(host, "emptying", now), epoch=told.setting.number)
 
 
 def after_answer_of(host: CampaignHost, answer: str, by: str, now: datetime) -> CampaignHost:
@@ -66,6 +82,7 @@ def question_about(campaign: CampaignState, host: CampaignHost) -> Question:
     """The question about a host that may not be off. A host that is asked about again has another one."""
     asked_at = host.stage_at
     assert asked_at is not None, "it came to this stage at some time"
+    again = (PossibleAnswer(answer="again", does=f"{host.fence} runs once more"),) if host.fence else ()
     return Question(
         id=QuestionId(uuid5(campaign.id, f"{host.id} {asked_at.isoformat()}")),
         campaign=campaign.id,
@@ -78,7 +95,7 @@ def question_about(campaign: CampaignState, host: CampaignHost) -> Question:
                 answer="off",
                 does="you have made sure that it is off: it is set dead, and its guests are built anew elsewhere",
             ),
-            PossibleAnswer(answer="again", does=f"{campaign.work.fence} runs once more"),
+            *again,
             PossibleAnswer(answer="leave", does="nothing is done with it, and its guests stay as they are"),
         ),
         asked_at=asked_at,

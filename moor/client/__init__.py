@@ -70,6 +70,7 @@ from bus.messages.planning import (
     HostHaving,
     PlanFound,
 )
+from bus.messages.policies import KeepingPolicy, LostGuests, PolicyScope, PolicyState, PolicyValue
 from bus.messages.projects import GroupState, KnownApplication
 from bus.messages.questions import Question
 from bus.topology import LOCAL
@@ -193,8 +194,10 @@ __all__ = [
     "InstancesFound",
     "InventoryState",
     "JoinedGroup",
+    "KeepingPolicy",
     "KnownApplication",
     "Listing",
+    "LostGuests",
     "Message",
     "Miss",
     "Move",
@@ -221,6 +224,9 @@ __all__ = [
     "PlaceRule",
     "PlanFound",
     "PlannedMovement",
+    "PolicyScope",
+    "PolicyState",
+    "PolicyValue",
     "PortRequest",
     "ProviderState",
     "ProvidersChanged",

@@ -1,4 +1,4 @@
-"""Campaigns, movements, budgets and questions: what moves instances that nobody has named. Keepers carry it out; `drain` and `evacuate_host` are
+"""Campaigns, movements, budgets, questions and policies: what moves instances that nobody has named. Keepers carry it out; `drain` and `evacuate_host` are
 campaigns of one host.
 """
 
@@ -33,6 +33,16 @@ from bus.messages.keeping import (
     SetBudget,
     SetCampaign,
     StartCampaign,
+)
+from bus.messages.policies import (
+    AskPolicies,
+    DeletePolicy,
+    KeepingPolicy,
+    PoliciesFound,
+    PolicyScope,
+    PolicyState,
+    PolicyValue,
+    SetPolicy,
 )
 from bus.messages.questions import AnswerQuestion, AskQuestions, Question, QuestionId, QuestionsFound
 from engine.flavors import InstanceId
@@ -87,7 +97,7 @@ def _why_there(movement: Movement, state: InstanceState) -> str:
 
 
 class KeepingCalls(HostCalls):
-    """The client's methods about campaigns, movements and budgets."""
+    """The client's methods about campaigns, movements, budgets, questions and policies."""
 
     # Campaigns
 
@@ -346,6 +356,30 @@ class KeepingCalls(HostCalls):
         """
         order = AnswerQuestion(question=await self._question_id(question), answer=answer, for_user=for_user)
         return await self._one(order, QuestionsFound, lambda page: page.questions, "question", question)
+
+    # Policies
+
+    async def set_policy(self, policy: KeepingPolicy, *, for_user: str = "") -> PolicyState:
+        """Create a policy, or replace the one of its scope and `of`. It counts from the next host on that is lost. For operators."""
+        return (await self._ask(SetPolicy(policy=policy, for_user=for_user), PoliciesFound)).policies[0]
+
+    async def list_policies(self) -> Sequence[PolicyState]:
+        """All policies, the widest first. For admins."""
+        return (await self._ask(AskPolicies(), PoliciesFound)).policies
+
+    async def policy_of(self, instance: Named) -> Sequence[PolicyValue]:
+        """What counts for this instance, and which policy says it. Raises `NotFound`. For admins."""
+        (id_,) = await instance_ids(self._bus, [instance])
+        found = await self._ask(AskPolicies(instance=id_), PoliciesFound)
+        if not found.counts:
+            raise NotFound("instance", str(instance))
+        return found.counts
+
+    async def delete_policy(self, scope: PolicyScope, of: str = "", *, for_user: str = "") -> PolicyState:
+        """Delete the policy of this scope and `of`; returns it as it was. Raises `NotFound`. For operators."""
+        order = DeletePolicy(scope=scope, of=of, for_user=for_user)
+        named = f"{scope} {of}".rstrip()
+        return await self._one(order, PoliciesFound, lambda page: page.policies, "policy", named)
 
     # Budgets
 

@@ -428,13 +428,16 @@ class OrderFields(TypedDict, total=False):
 
 
 class MoveFields(OrderFields, total=False):
-    """The fields of a move to another host: one of `hosts`, together with its group, and how it waits for room; only if it is on `source`."""
+    """The fields of a move to another host: one of `hosts`, together with its group, and how it waits for room; only if it is on `source`, and while that
+    has the setting of this number.
+    """
 
     hosts: Sequence[str]
     with_group: bool
     wait: MoveWait | int
     for_user: str
     source: str
+    source_epoch: int
 
 
 def read_request(content: bytes) -> BuildInstance:

@@ -17,6 +17,7 @@ from keeper.core.campaigns import staged
 from keeper.core.fencing import question_about
 from keeper.handlers import Orders
 from keeper.hooks import Hooks
+from keeper.policies import PolicyBook
 from keeper.store_sql import KeeperStore
 from tests.contracts.stores import STORES, open_keeper_store
 from tests.contracts.test_keeper_store import NOON, begin, host
@@ -31,7 +32,9 @@ class Asked:
         self._store = store
         self._campaign = campaign
         self.woken = 0
-        orders = Orders(Schedulers(self._asks_nothing), store, Hooks(""), lambda: LATER, self._wake)
+        schedulers, hooks = Schedulers(self._asks_nothing), Hooks("")
+        policies = PolicyBook(schedulers, store, hooks, lambda: LATER)
+        orders = Orders(schedulers, store, hooks, policies, clock=lambda: LATER, wake=self._wake)
         self._handler = orders.handlers()[AnswerQuestion]
 
     async def _asks_nothing(self, _: Sequence[Message]) -> Sequence[Message]:
@@ -42,7 +45,7 @@ class Asked:
 
     async def ask(self, why: str, at: timedelta = timedelta()) -> Question:
         """Its host comes to this stage, and a person is asked."""
-        asked = staged(host(1), "asked", NOON + at, why)
+        asked = staged(host(1, fence="power-off"), "asked", NOON + at, why)
         question = question_about(self._campaign, asked)
         async with self._store.transaction() as transaction:
             await transaction.run(rows.save_hosts, self._campaign.id, [asked])

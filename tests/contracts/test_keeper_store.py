@@ -102,7 +102,8 @@ async def test_a_host_is_in_one_campaign_that_goes_on(store: KeeperStore) -> Non
     first = await begin(store, 1, 1, 2)
     async with store.transaction() as transaction:
         ids = [ProviderId(UUID(int=number)) for number in (1, 3)]
-        assert await transaction.run(rows.others_with, ids) == {ids[0]: "spring-1"}
+        others = await transaction.run(rows.others_with, ids)
+        assert {id_: each.name for id_, each in others.items()} == {ids[0]: "spring-1"}
         await transaction.run(rows.add_campaign, campaign(2))
         await transaction.run(rows.add_hosts, CampaignId(TWO), [host(3)])
     with pytest.raises(IntegrityError):
@@ -240,6 +241,7 @@ async def test_a_host_of_a_campaign_is_asked_about_once_at_a_time(store: KeeperS
     assert await store.read(rows.count_open) == 2
 
     answered = structs.replace(first, life="answered", answer="off")
+    assert first.host_id is not None
     async with store.transaction() as transaction:
         assert await transaction.run(rows.open_about, first.campaign, [first.host_id]) == [first]
         assert await transaction.run(rows.lock_question, first.id) == first

@@ -148,8 +148,8 @@ _changed(
     "a host is emptied before its cell knows that it is dead",
     fencing,
     "after_fenced",
-    "told.told >= told.setting.number",
-    "True",
+    "told.told < told.setting.number",
+    "False",
 )
 _changed(
     "a question is answered that does not matter any more",

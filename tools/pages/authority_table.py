@@ -104,7 +104,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("instance.rebuild", "move.request", "move.end"), ("request_id",), "the last order on the instance's row"),
     Rule(("group.*",), ("id", "id_prefix", "name"), "the project of the group"),
     Rule(("migration.query", "drain.query", "cell.query", "host.query"), ("host", "name", "cell", "instances", "avoid", "to"), ROLE),
-    Rule(("campaign.*", "movement.*", "budget.*", "question.*"), ("*",), ROLE),
+    Rule(("campaign.*", "movement.*", "budget.*", "question.*", "policy.*"), ("*",), ROLE),
     # Orders to a cell, and inside it.
     Rule(("place", "adopt", "move", "alternates"), ("*share.*",), f"{OF_TREE}, when placement is asked for a share of it"),
     Rule(("console.tell",), ("instance",), "the attempts of this compute's hosts"),
@@ -121,7 +121,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("host.state",), ("hosts.id",), "the host's row and its tree in placement: their cell"),
     Rule(("host.state",), ("hosts.name",), "the hosts of the same cell: a name counts only there"),
     Rule(("host.state",), ("hosts.projects",), "nothing: it binds this host alone"),
-    Rule(("host.beat", "host.metrics", "host.images"), ("hosts", "hosts.id"), "the host's row: its cell"),
+    Rule(("host.beat", "host.metrics", "host.images", "conductor.beat"), ("hosts", "hosts.id", "silent"), "the host's row: its cell"),
     # Placement.
     Rule(("claim", "swap", "release", "claims"), ("consumer", "places.consumer"), CONSUMER),
     Rule(("swap",), ("heir.id",), "the consumer's row: an id that another one has is taken"),

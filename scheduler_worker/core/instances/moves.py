@@ -409,6 +409,7 @@ def moved(
         flavor=flavor_of(next_spec) or order.flavor,
         together=together,
         leaves=leaves,
+        source_epoch=order.source_epoch,
     )
     return structs.replace(
         with_order(row, order),

@@ -131,6 +131,7 @@ def move(
     number: int = 50,
     flavor: Flavor | None = None,
     asked: Literal["", "confirm", "revert", "abort"] = "",
+    source_epoch: int | None = None,
 ) -> MoveInCell:
     wait_s = 100 if kind in ("migrate", "resize") else 0
     return MoveInCell(
@@ -145,6 +146,7 @@ def move(
             confirm_s=wait_s if confirm_s is None else confirm_s,
             flavor=flavor,
             asked=asked,
+            source_epoch=source_epoch,
         ),
         choices=tuple(choice(each) for each in choices or ("h2",)),
     )

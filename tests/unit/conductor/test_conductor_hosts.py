@@ -238,6 +238,43 @@ CASES: dict[str, Case] = {
         (spawned(2, "h2"), "active h2/2; evacuate confirmed, release heir1/1"),
         "active | one/2 h2 | h2/2",
     ],
+    "an evacuation as of a setting is made while that is the setting": [
+        *ACTIVE,
+        DEAD,
+        (move("evacuate", source_epoch=1), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "spawn h2/2 from h1/1"),
+        (spawned(2, "h2"), "active h2/2; evacuate confirmed, release heir1/1"),
+        "active | one/2 h2 | h2/2",
+    ],
+    "nothing is spawned for an evacuation whose source was set up meanwhile, whatever it is now": [
+        *ACTIVE,
+        DEAD,
+        (move("evacuate", source_epoch=1), "swap 1 to h2/2 for heir1 MIGRATION"),
+        states(set_("h1", "dead", number=3)),
+        (CLAIMED, "swap 2 to h1/3 back from heir1"),
+        (
+            CLAIMED,
+            (
+                "active h1/3; evacuate failed host h1 was set since: it is dead by setting 3, "
+                "and the order is as of setting 1"
+            ),
+        ),
+        "active | one/3 h1 | h1/1",
+    ],
+    "nor as of a setting that its cell does not know": [
+        *ACTIVE,
+        SILENT,
+        (move("evacuate", source_epoch=1), "swap 1 to h2/2 for heir1 MIGRATION"),
+        (CLAIMED, "swap 2 to h1/3 back from heir1"),
+        (
+            CLAIMED,
+            (
+                "active h1/3; evacuate failed host h1 was set since: it is up by setting 0, "
+                "and the order is as of setting 1"
+            ),
+        ),
+        "active | one/3 h1 | h1/1",
+    ],
     "a delete during a move from a dead host waits for the destination alone": [
         *ACTIVE,
         (move(), "swap 1 to h2/2 for heir1 MIGRATION"),

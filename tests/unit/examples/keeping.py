@@ -29,6 +29,15 @@ from bus.messages.keeping import (
     SetCampaign,
     StartCampaign,
 )
+from bus.messages.policies import (
+    AskPolicies,
+    DeletePolicy,
+    KeepingPolicy,
+    PoliciesFound,
+    PolicyState,
+    PolicyValue,
+    SetPolicy,
+)
 from bus.messages.questions import (
     AnswerQuestion,
     AskQuestions,
@@ -65,6 +74,7 @@ WORK = CampaignWork(
     whole_s=600,
     fence="power-off",
     fence_s=60,
+    by_policy=True,
     at_once=2,
     guests_at_once=20,
     canary=1,
@@ -81,6 +91,10 @@ HOST = CampaignHost(
     stage="emptying",
     stage_at=WHEN,
     reason="waits for the budget halls",
+    fence="power-off",
+    unfenced="its storage has leases",
+    epoch=4,
+    lost_at=WHEN,
     fenced_by="power-off",
     left=3,
     moved=5,
@@ -114,6 +128,7 @@ MOVED = Movement(
     group=GROUP,
     together=True,
     priority=7,
+    epoch=4,
     place="dc1/hall2/row7/rack3",
     to="host-3",
     to_place="dc1/hall2/row8/rack1",
@@ -123,6 +138,19 @@ MOVED = Movement(
     asked_at=WHEN,
     granted_at=WHEN,
     ended_at=WHEN,
+)
+POLICY = KeepingPolicy(
+    scope="domain",
+    of="dc1/hall2",
+    guests="evacuate",
+    restarts=3,
+    after_s=90,
+    fence="power-off",
+    fence_s=60,
+    unfenced="its storage has leases",
+    lost_max=4,
+    level=3,
+    rehearse=True,
 )
 QUESTION = Question(
     id=QuestionId(UUID("00000000-0000-4000-8000-0000000000a3")),
@@ -191,4 +219,13 @@ KEEPING: tuple[Message, ...] = (
     AskQuestions(id=QUESTION.id, ended=True, after=QUESTION.id, limit=10),
     QuestionsFound(questions=(QUESTION,), next=QUESTION.id),
     QuestionChanged(question=QUESTION),
+    SetPolicy(policy=POLICY, for_user="alice"),
+    DeletePolicy(scope="domain", of="dc1/hall2", for_user="alice"),
+    AskPolicies(instance=CONSUMER),
+    PoliciesFound(
+        policies=(
+            PolicyState(policy=POLICY, by="moor-operator for alice", set_at=WHEN, problem="no such program"),
+        ),
+        counts=(PolicyValue(field="guests", value="evacuate", scope="domain", of="dc1/hall2"),),
+    ),
 )

@@ -15,7 +15,7 @@ from keeper.core.fencing import (
     after_answer_of,
     after_fence,
     after_fenced,
-    first_stage,
+    begun,
     question_about,
 )
 
@@ -45,8 +45,19 @@ def told(mode: str = "up", *, number: int = 1, known: int = 1, heard_at: datetim
 
 
 def test_a_host_is_switched_off_first_if_its_campaign_has_a_fence() -> None:
-    assert first_stage(WORK) == "fencing"
-    assert first_stage(CampaignWork(kind="evacuate", hosts=("h1",))) == "emptying"
+    assert begun(host("waiting", fence="power-off"), WORK, NOON).stage == "fencing"
+    assert begun(host("waiting"), WORK, NOON).stage == "emptying"
+
+
+def test_a_lost_host_is_emptied_unfenced_only_if_a_policy_says_why() -> None:
+    lost = CampaignWork(kind="evacuate", hosts=("h1",), by_policy=True)
+    asked = begun(host("waiting"), lost, NOON)
+    assert (asked.stage, asked.reason) == (
+        "asked",
+        "no policy names a fence for it, or says why it needs none",
+    )
+    assert begun(host("waiting", unfenced="its storage has leases"), lost, NOON).stage == "emptying"
+    assert begun(host("waiting", fence="power-off"), lost, NOON).stage == "fencing"
 
 
 @pytest.mark.parametrize("kind", ["drain", "restart"])
@@ -110,9 +121,9 @@ def test_what_an_answer_does(answer: str, by: str, stage: str, fenced_by: str) -
 
 
 def test_a_host_is_asked_about_once_each_time() -> None:
-    first = question_about(CAMPAIGN, staged(host(), "asked", NOON, "no power"))
-    again = question_about(CAMPAIGN, staged(host(), "asked", NOON, "no power"))
-    later = question_about(CAMPAIGN, staged(host(), "asked", LATER, "no power"))
+    first = question_about(CAMPAIGN, staged(host(fence="power-off"), "asked", NOON, "no power"))
+    again = question_about(CAMPAIGN, staged(host(fence="power-off"), "asked", NOON, "no power"))
+    later = question_about(CAMPAIGN, staged(host(fence="power-off"), "asked", LATER, "no power"))
     assert first == again
     assert first.id != later.id
     assert first.text.endswith("no power")

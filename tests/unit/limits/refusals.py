@@ -28,6 +28,7 @@ from bus.messages.cloud import WorkerAlive
 from bus.messages.hosts import HostsFound, SetAggregate
 from bus.messages.keeping import CampaignWork
 from bus.messages.moves import MoveWait
+from bus.messages.policies import KeepingPolicy
 from bus.rabbit.parcels import why_unfit
 from bus.rabbit.undocumented import table
 from bus.unix_socket.frames import read_frame
@@ -51,6 +52,7 @@ from ironic_sync.core import notifications
 from ironic_sync.core.offers import reasons_against
 from keeper.asking import Schedulers
 from keeper.core.campaigns import wrong_work
+from keeper.core.policies import wrong_policy
 from keeper.handlers import CampaignHosts
 from kit.health import read_health_address
 from kit.urls import check_hosts, read_secret
@@ -128,6 +130,10 @@ async def a_campaign(much: int) -> str:
 
 def campaign_work(fields: Callable[[int], Mapping[str, Any]]) -> Case:
     return lambda much: (wrong_work(CampaignWork(cell="c1", **fields(much))) or ("", "", ""))[2]
+
+
+def policy_of(fields: Callable[[int], Mapping[str, Any]]) -> Case:
+    return lambda much: (wrong_policy(KeepingPolicy(scope="cloud", **fields(much))) or ("", "", ""))[2]
 
 
 def of_the_host(what: str, body: Callable[[int], Mapping[str, Any]], about: str = "") -> Case:
@@ -520,6 +526,12 @@ REFUSED: dict[str, Case | tuple[Case, ...]] = {
     ),
     "bus/messages/keeping.py CAMPAIGN_HOSTS_MAX": a_campaign,
     "keeper/core/campaigns.py SECONDS_MAX": campaign_work(lambda n: {"wait_s": n}),
+    "keeper/core/policies.py RESTARTS_MAX": policy_of(lambda n: {"restarts": n}),
+    "keeper/core/policies.py SECONDS_MAX": (
+        policy_of(lambda n: {"after_s": n}),
+        policy_of(lambda n: {"fence_s": n}),
+    ),
+    "keeper/core/policies.py HOSTS_MAX": policy_of(lambda n: {"lost_max": n}),
     "laboratory/computes/hosts.py DEVICES_MAX": lambda n: read_host_size(
         ",".join(["device=pci:10de:20b0"] * n)
     ),

@@ -8,6 +8,7 @@ SEEN: Mapping[str, str] = {
     "bus/settings.py ATTEMPTS_MAX": "tests/contracts/test_settling.py::test_one_that_always_fails_is_buried_when_its_attempts_are_used_up",
     "bus/settings.py NEWER_WAITS_MAX": "tests/contracts/test_settling.py::test_a_newer_version_is_offered_to_newer_workers_for_so_long_and_then_buried",
     "bus/settings.py PARCELS_UNCONFIRMED_MAX": "tests/contracts/test_settling.py::test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm",
+    "bus/messages/policies.py POLICIES_MAX": "tests/contracts/test_keeper_policies.py::test_so_many_policies_may_be_set",
     "bus/unix_socket/server.py REQUESTS_UNDER_WAY_MAX": "tests/unit/brokers/test_unix_socket.py::test_what_a_client_acknowledged_before_it_left_is_done",
     "engine/choosing/plugins.py TURNS_MAX": "tests/unit/choosing/test_scheduler_planning.py::test_filling_compound_hosts_ends_at_a_limit_and_says_so",
     "engine/picture/columns.py METRIC_NAMES_MAX": "tests/unit/scheduler/test_scheduler_instances_hosts.py::test_columns_of_metrics_are_bounded",
@@ -164,7 +165,8 @@ WHY: Mapping[str, Limits] = {
     "the size of a page, of a batch, or of what goes on at once: the rest follows": {
         "keeper/asking.py": ["ASKED_MAX", "LISTED_MAX"],
         "keeper/keeping.py": ["HELD_MAX", "SAID_MAX"],
-        "bus/messages/cloud.py": ["VALUES_BYTES_MAX"],
+        "keeper/core/recovery.py": ["HELD_MAX", "NAMED_MAX"],
+        "bus/messages/cloud.py": ["SILENT_TOLD_MAX", "VALUES_BYTES_MAX"],
         "bus/messages/hosts.py": ["HOSTS_BYTES_MAX", "HOSTS_PER_MESSAGE_MAX"],
         "bus/rabbit/connection.py": ["WRITES_MAX"],
         "bus/settings.py": ["BATCHES_UNSAID_MAX", "BATCH_ITEMS_MAX", "PARCEL_BYTES_MAX", "PARCEL_ITEMS_MAX"],

@@ -60,7 +60,7 @@ def test_every_row_is_in_the_table_and_its_methods_are_about_one_thing() -> None
         if isinstance(each, ResourceKind)
     }
     assert {each.word for each in (*RESOURCES, NODE)} == rows.keys()
-    assert len(rows) == 20
+    assert len(rows) == 21
     for row in rows.values():
         one = {
             method.__name__.partition("_")[2]

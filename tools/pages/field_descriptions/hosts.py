@@ -226,6 +226,8 @@ HOSTS: dict[str, dict[str, str]] = {
         "must_clean": "it was dead, and has not confirmed yet that nothing is left on it that is not its own",
         "place": "where it is: its domains, the largest first; only answers say it",
         "also_in": "other cells that have a host of this name; only answers say it",
+        "aggregates": "the names of its aggregates; only answers say it",
+        "silent_in_cell": "true: no conductor of its cell hears it, and one can work; only answers say it",
         "instances": "how many instances it has",
         "io_ops": "how many builds and similar operations are under way on it",
         "availability_zone": "its zone",

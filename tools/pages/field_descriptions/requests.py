@@ -203,6 +203,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "change": "for a resize: what changes of the size; all else stays. A resize has this or `flavor`",
         "hosts": "names of hosts: it moves to one of these. Empty: to any suitable host of its cell",
         "source": "the host that it leaves: if it is on another one by then, the order is refused",
+        "source_epoch": "of an evacuation: the number of its host's setting; if that is another by then, it is not made",
         "project": "move it only if it belongs to this project. The routing key names the same project, or `-`",
         "deadline_s": "seconds until a move that has not arrived fails; with `wait`, from the choice of a host. Left out: 3600",
         "confirm_s": "seconds after its arrival until the move is confirmed without a client; 0: at once. Left out: 86400. A live "
@@ -379,6 +380,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "waits_until": "if its order waits for room: until when it waits again, should others get the room before its cell",
         "together": "the ids of all instances that move by the same order, this one among them; empty if it moves alone",
         "leaves": "the hosts that they leave: members of an affinity group there do not keep this one back",
+        "source_epoch": "of an evacuation: the number of its host's setting; if that is another by then, it is not made",
     },
     "AttemptFailed": {
         "attempt": "the attempt's number",

@@ -1,0 +1,106 @@
+"""Orders and questions about policies, and what is wrong with those that are set."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from msgspec import structs
+
+from bus.message import Message
+from bus.messages.policies import (
+    POLICIES_MAX,
+    AskPolicies,
+    DeletePolicy,
+    KeepingPolicy,
+    PoliciesFound,
+    PolicyState,
+    SetPolicy,
+)
+from bus.workers.handlers import Received
+from engine.hosts import HostState, host_in_cell
+from engine.places import domain_of
+from keeper import store_sql as rows
+from keeper.asking import Schedulers, forgotten
+from keeper.core.campaigns import rejected
+from keeper.core.policies import PolicyRule, values_of, wrong_policy
+from keeper.hooks import Hooks
+from keeper.recovering import rules_now
+from keeper.store_sql import KeeperStore
+
+
+class PolicyBook:
+    def __init__(
+        self, schedulers: Schedulers, store: KeeperStore, hooks: Hooks, clock: Callable[[], datetime]
+    ) -> None:
+        self._schedulers = schedulers
+        self._store = store
+        self._hooks = hooks
+        self._clock = clock
+
+    async def set(self, ask: Received[SetPolicy]) -> Message:
+        policy = ask.message.policy
+        if wrong := wrong_policy(policy) or await self._wrong_here(policy):
+            return rejected(*wrong)
+        state = PolicyState(policy=policy, by=ask.by, set_at=self._clock())
+        async with self._store.transaction() as transaction:
+            await transaction.run(rows.lock_ledger)
+            known = {(each.policy.scope, each.policy.of) for each in await transaction.run(rows.all_policies)}
+            if len(known | {(policy.scope, policy.of)}) > POLICIES_MAX:
+                return rejected("policy.of", policy.of, f"there are {POLICIES_MAX} policies already")
+            await transaction.run(rows.save_policy, state)
+        return PoliciesFound(policies=(state,))
+
+    async def delete(self, ask: Received[DeletePolicy]) -> Message:
+        async with self._store.transaction() as transaction:
+            await transaction.run(rows.lock_ledger)
+            gone = await transaction.run(rows.delete_policy, ask.message.scope, ask.message.of)
+        return PoliciesFound(policies=(gone,) if gone else ())
+
+    async def found(self, question: AskPolicies) -> Message:
+        if question.instance is None:
+            known = await self._store.read(rows.all_policies)
+            return PoliciesFound(
+                policies=tuple([structs.replace(each, problem=self.why_broken(each)) for each in known])
+            )
+        rules = await rules_now(self._store)
+        for told, details in await self._schedulers.with_details(question.instance):
+            called = await self._schedulers.hosts_called((host_in_cell(told.cell, told.host),))
+            (hosts,) = called.values()
+            host = hosts[0] if told.host and hosts else forgotten(told.cell, told.host)
+            rule = rules.of_guest(host, told, details)
+            return PoliciesFound(policies=_sayers(rule), counts=values_of(rule))
+        return PoliciesFound(policies=())
+
+    def why_broken(self, state: PolicyState) -> str:
+        """What keeps this keeper from following a policy; empty if nothing does."""
+        return self._hooks.why_unknown(state.policy.fence) if state.policy.fence else ""
+
+    async def _wrong_here(self, policy: KeepingPolicy) -> tuple[str, object, str] | None:
+        """What is wrong with a policy in this cloud."""
+        if policy.fence and (why := self._hooks.why_unknown(policy.fence)):
+            return "policy.fence", policy.fence, why
+        hosts = await self._schedulers.hosts_under(policy.scope, policy.of)
+        if hosts is None:
+            return "policy.of", policy.of, f"there is no such {policy.scope}"
+        if not policy.lost_max or policy.scope in ("project", "flavor"):
+            return None
+        most = _largest_group(hosts, policy)
+        if policy.lost_max > most:
+            why = f"it would never stop anything: at most {most} hosts are counted together"
+            return "policy.lost_max", policy.lost_max, why
+        return None
+
+
+def _sayers(rule: PolicyRule) -> tuple[PolicyState, ...]:
+    """The policies that say something of what counts, the widest first."""
+    found = {(each.scope, each.of): each for each in rule.said_by.values()}
+    return tuple([PolicyState(policy=each) for each in found.values()])
+
+
+def _largest_group(hosts: Sequence[HostState], policy: KeepingPolicy) -> int:
+    """How many of these hosts are at most in one of the domains, or cells, that the policy counts."""
+    counts: dict[str, int] = {}
+    for host in hosts:
+        domain = domain_of(host.place, policy.level or 0) or (policy.of if policy.scope == "domain" else "")
+        of = f"domain {domain}" if domain else f"cell {host.cell}"
+        counts[of] = counts.get(of, 0) + 1
+    return max(counts.values(), default=0)

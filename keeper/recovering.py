@@ -1,0 +1,234 @@
+"""Looks for lost hosts, and begins to recover them: each by a campaign of its own, or many together after a person has said so.
+
+Schedulers say which hosts are silent, and the policies say what is done (core/recovery.py). What is begun is decided in one transaction
+under the lock of the ledger, so of several keepers that see one loss one begins. A loss is noted with the time when the host was
+last heard: it is decided on once, whatever becomes of it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+from msgspec import structs
+
+from bus.messages.build import InstanceDetails, InstanceState
+from bus.messages.keeping import CampaignHost, CampaignId, CampaignState
+from bus.messages.policies import KeepingPolicy
+from bus.workers.connections import Station
+from engine.hosts import HostState
+from engine.inventories import ProviderId
+from engine.places import domain_of
+from keeper import store_sql as rows
+from keeper.asking import Schedulers, named
+from keeper.core.campaigns import OPEN_STAGES, PLANNED, staged, withdrawn
+from keeper.core.policies import PolicyRule, PolicySubject, group_of, may_evacuate, rule_for
+from keeper.core.recovery import (
+    COUNTED_FOR,
+    Loss,
+    Suspect,
+    campaign_for,
+    is_due,
+    is_silent,
+    losses,
+    lost_host,
+    question_about_all,
+    rehearsed,
+)
+from keeper.settings import KeeperPace
+from keeper.store_sql import KeeperStore
+from kit.parts import Periodic
+from kit.sql import Transaction
+
+log = logging.getLogger(__name__)
+
+
+class Rules:
+    """The policies, as they are now."""
+
+    def __init__(self, policies: Sequence[KeepingPolicy]) -> None:
+        self._policies = policies
+
+    def of_host(self, host: HostState) -> PolicyRule:
+        return rule_for(self._policies, _subject(host))
+
+    def of_guest(self, host: HostState, told: InstanceState, details: InstanceDetails) -> PolicyRule:
+        flavor = told.flavor.name if told.flavor is not None else details.size.flavor if details.size else ""
+        subject = _subject(host)._replace(project=told.project, flavor=flavor)
+        return rule_for(self._policies, subject)
+
+    def suspect(self, host: HostState) -> Suspect:
+        rule = self.of_host(host)
+        return Suspect(host, rule, group_of(rule, _subject(host)))
+
+
+def _subject(host: HostState) -> PolicySubject:
+    return PolicySubject(host.cell, host.place, frozenset(host.aggregates))
+
+
+async def rules_now(store: KeeperStore) -> Rules:
+    return Rules([each.policy for each in await store.read(rows.all_policies)])
+
+
+class Recovery:
+    """A part that looks for lost hosts. `wake` is called when there is something to do for campaigns."""
+
+    def __init__(
+        self,
+        station: Station,
+        schedulers: Schedulers,
+        store: KeeperStore,
+        wake: Callable[[], None],
+        *,
+        clock: Callable[[], datetime],
+        pace: KeeperPace,
+    ) -> None:
+        self._schedulers = schedulers
+        self._store = store
+        self._wake = wake
+        self._clock = clock
+        self._soonest = timedelta(seconds=station.settings.host_down_s + pace.spread_s)
+        self.looking = Periodic(
+            "look for lost hosts", self._look, pace.idle_s, is_cut_short=True, chance=station.chance
+        )
+
+    async def _look(self) -> None:
+        policies = await self._store.read(rows.all_policies)
+        if not may_evacuate(policies):
+            return
+        silent = [each for each in await self._schedulers.down_hosts() if is_silent(each)]
+        rules = Rules([each.policy for each in policies])
+        suspects, before = await self._new(rules, silent)
+        due = [each for each in suspects if is_due(each, self._clock(), self._soonest)]
+        if not due:
+            return
+        dead = await self._dead_domains(suspects)
+        for loss in losses(suspects, due, dead, before):
+            await self._begin(loss, rules)
+
+    async def _new(
+        self, rules: Rules, silent: Sequence[HostState]
+    ) -> tuple[list[Suspect], list[tuple[str, ProviderId]]]:
+        """Those of these hosts on which nothing was decided since they fell silent; and the hosts that were lost lately, with their groups."""
+        if not silent:
+            return [], []
+        since = self._clock() - COUNTED_FOR
+        known = await self._store.read(rows.losses_since, since, [each.id for each in silent])
+        decided = {(each.id, each.lost_at) for each, _ in known}
+        late = {each.id: each for each, is_late in known if is_late}
+        told = await self._schedulers.hosts_of(late.values())
+        before = [(rules.suspect(each).group, id_) for id_, each in told.items()]
+        return [rules.suspect(each) for each in silent if (each.id, each.silent_since) not in decided], before
+
+    async def _dead_domains(self, suspects: Iterable[Suspect]) -> dict[ProviderId, str]:
+        """The domains of these hosts that are silent as a whole: of each host the smallest that has other hosts, or its cell."""
+        known: dict[str, list[HostState]] = {}
+        found: dict[ProviderId, str] = {}
+        for host in (each.host for each in suspects):
+            levels = range(host.place.count("/") + 1 if host.place else 0, 0, -1)
+            for domain in (*(domain_of(host.place, level) for level in levels), ""):
+                of = f"domain {domain}" if domain else f"cell {host.cell}"
+                if of not in known:
+                    known[of] = await self._schedulers.hosts_in(
+                        place=domain, cell="" if domain else host.cell
+                    )
+                used = [each for each in known[of] if each.setting.mode in ("up", "draining")]
+                if len(used) > 1:
+                    if all(is_silent(each) for each in used):
+                        found[host.id] = of
+                    break
+        return found
+
+    async def _begin(self, loss: Loss, rules: Rules) -> None:
+        """Begin to recover these hosts, or ask a person about them, unless another keeper has."""
+        now = self._clock()
+        guests = await self._schedulers.guests_on([named(lost_host(each)) for each in loss.hosts])
+        new = [self._as_begun(each, loss, rules, guests[named(lost_host(each))], now) for each in loss.hosts]
+        async with self._store.transaction() as transaction:
+            await transaction.run(rows.lock_ledger)
+            known = await transaction.run(rows.losses_since, now, [each.id for each in new])
+            decided = {(each.id, each.lost_at) for each, _ in known}
+            taken = await transaction.run(rows.others_with, [each.id for each in new])
+            # A person evacuates it already.
+            theirs = {id_ for id_, each in taken.items() if each.work.kind == "evacuate"}
+            new = [each for each in new if (each.id, each.lost_at) not in decided and each.id not in theirs]
+            if not new:
+                return
+            campaign = await self._campaign(transaction, loss, now)
+            for each in new:
+                if each.stage in OPEN_STAGES and each.id in taken:
+                    await self._take_from(transaction, taken[each.id], each, campaign)
+            await transaction.run(rows.add_hosts, campaign.id, new)
+            if any(each.stage == "held" for each in new):
+                await transaction.run(rows.ask, [question_about_all(campaign, loss, now)])
+            elif not any(each.stage in OPEN_STAGES for each in new):
+                is_rehearsal = any(each.left for each in new)
+                ended = structs.replace(campaign, life="rehearsed" if is_rehearsal else "done", ended_at=now)
+                await transaction.run(rows.save_campaign, ended)
+        for each in new:
+            log.warning("host %s is lost: it is %s %s", named(each), each.stage, each.reason)
+        self._wake()
+
+    def _as_begun(
+        self,
+        suspect: Suspect,
+        loss: Loss,
+        rules: Rules,
+        guests: Sequence[tuple[InstanceState, InstanceDetails]],
+        now: datetime,
+    ) -> CampaignHost:
+        host = lost_host(suspect)
+        leave = sum(rules.of_guest(suspect.host, *each).guests == "evacuate" for each in guests)
+        if suspect.rule.rehearse:
+            return rehearsed(host, leave, loss.why, now)
+        if not leave:
+            # Nothing is switched off for nobody.
+            return staged(host, "skipped", now, "its policies let no guest leave")
+        return staged(host, "held", now, loss.why) if loss.why else host
+
+    async def _campaign(self, transaction: Transaction, loss: Loss, now: datetime) -> CampaignState:
+        """The campaign of these hosts: a new one, or the one about whose hosts a person is asked already."""
+        if loss.why:
+            for question in await transaction.run(rows.open_about_all, loss.of):
+                known = await transaction.run(rows.lock_campaign, question.campaign)
+                if known is not None and known.life == "running":
+                    return known
+        host = loss.hosts[0].host
+        of = loss.of.partition(" ")[2].replace("/", "-") if loss.why else f"{host.cell}-{host.name}"
+        campaign = campaign_for(CampaignId(uuid4()), f"lost-{of}"[:255], loss, now)
+        await transaction.run(rows.add_campaign, campaign)
+        return campaign
+
+    async def _take_from(
+        self, transaction: Transaction, other: CampaignState, host: CampaignHost, campaign: CampaignState
+    ) -> None:
+        """Take a host from a campaign that drains it. What it has planned there is not done any more."""
+        now, why = self._clock(), f"it is lost: campaign {campaign.name} has it now"
+        locked = await transaction.run(rows.lock_hosts, other.id, (host.id,))
+        await transaction.run(
+            rows.save_hosts, other.id, [staged(each, "failed", now, why) for each in locked.values()]
+        )
+        planned = await transaction.run(rows.movements_of, other.id, PLANNED, (host.host,))
+        mine = await transaction.run(
+            rows.lock_movements, [each.id for each in planned if each.cell == host.cell]
+        )
+        await transaction.run(
+            rows.save_movements, [withdrawn(each, why, now) for each in mine if each.life == "planned"]
+        )
+
+
+def kept_by_policy(
+    rules: Rules, host: HostState, guests: Sequence[tuple[InstanceState, InstanceDetails]]
+) -> tuple[list[tuple[InstanceState, InstanceDetails]], str]:
+    """The guests of a lost host that are evacuated by their policies; and how many are not, by which, in words."""
+    leave: list[tuple[InstanceState, InstanceDetails]] = []
+    kept: dict[str, int] = {}
+    for each in guests:
+        rule = rules.of_guest(host, *each)
+        if rule.guests == "evacuate":
+            leave.append(each)
+            continue
+        policy = rule.said_by.get("guests")
+        by = f"the policy of {policy.scope} {policy.of}".rstrip() if policy is not None else "no policy"
+        kept[f"{rule.guests} by {by}"] = kept.get(f"{rule.guests} by {by}", 0) + 1
+    return leave, "; ".join(f"{count} guests stay: {why}" for why, count in sorted(kept.items()))
