@@ -186,7 +186,7 @@ class Schedulers:
         return plans
 
     async def active_of(self, groups: Collection[GroupId]) -> dict[GroupId, set[InstanceId]]:
-        """The active members of each of these groups."""
+        """The active members of each of these groups on hosts that are up."""
         wanted = sorted(groups)
         found = await self._asked([AskGroups(id=each) for each in wanted], GroupsFound)
         members = {
@@ -194,5 +194,12 @@ class Schedulers:
             for group, page in zip(wanted, found, strict=True)
         }
         told = await self.instances([each for some in members.values() for each in some])
-        active = {id_ for id_, state in told.items() if state.state == "active"}
+        names = {host_in_cell(each.cell, each.host) for each in told.values() if each.state == "active"}
+        called = await self.hosts_called(sorted(names))
+        up = {name for name, hosts in called.items() if any(each.up for each in hosts)}
+        active = {
+            id_
+            for id_, each in told.items()
+            if each.state == "active" and host_in_cell(each.cell, each.host) in up
+        }
         return {group: some & active for group, some in members.items()}

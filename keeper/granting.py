@@ -18,7 +18,7 @@ from engine.inventories import GroupId
 from keeper import store_sql as rows
 from keeper.asking import ASKED_MAX, Schedulers
 from keeper.core.campaigns import GOING, OPEN_STAGES, PLANNED, as_planned, may_wait
-from keeper.core.grants import HOUR, MovementLedger, decide_grants, first_of_unit, units_of
+from keeper.core.grants import HOUR, MovementLedger, decide_grants, first_of_unit, short_of, units_of
 from keeper.settings import KeeperPace
 from keeper.store_sql import KeeperStore
 
@@ -51,10 +51,12 @@ class Granting:
         going = await self._store.read(rows.movements_of, campaign.id, GOING)
         free = campaign.work.guests_at_once - sum(bool(each.to) for each in going)
         planned = await self._store.read(rows.movements_of, campaign.id, PLANNED)
-        units = units_of([each for each in planned if self._rests.get(each.id, now) <= now])
-        if free <= 0 or not units:
+        rested = [each for each in planned if self._rests.get(each.id, now) <= now]
+        if free <= 0 or not rested:
             return 0
         active = await self._active({each.group for each in planned if each.group})
+        budgets = [each.budget for each in await self._store.read(rows.all_budgets)] if active else []
+        units = units_of(rested, short_of(budgets, {group: len(some) for group, some in active.items()}))
         # No host is sought for those that budgets hold up wherever they would go.
         held_up = await self._held_up(campaign, units, free, active)
         chosen = _first_of([unit for unit in units if unit[0].id not in held_up], max(2 * free, 1))

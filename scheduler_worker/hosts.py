@@ -381,6 +381,14 @@ class HostRegistry:
         since = now - self._down_after
         return [known for known in self._hosts.values() if known.heard <= since]
 
+    def may_be_down(self, after: str, limit: int) -> tuple[ProviderId, ...]:
+        """The hosts that are not known to be up, in the order of their names: the first ones after this name, with all that have the last name."""
+        since = self._clock() - self._down_after
+        rows = [known.row for known in self._hosts.values() if not known.row.up or known.heard <= since]
+        found = sorted([(row.name, row.id) for row in rows if row.name > after])
+        last = found[limit - 1][0] if len(found) > limit else ""
+        return tuple([id_ for name, id_ in found if not last or name <= last])
+
     def as_heard(self, row: HostState) -> HostState:
         """This row of the database, with what only this process knows. That is whether the host is up, when it was heard, its zone, its place, its
         aggregates, and which other cells have a host of its name.

@@ -8,7 +8,7 @@ every commit.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from uuid import uuid5
@@ -123,7 +123,7 @@ def decide_grants(ledger: MovementLedger, wishes: Iterable[Unit], now: datetime)
             use.add(begun)
         if first.to:
             of_campaigns[first.campaign] += size
-        if first.group in alive:
+        if first.group in alive and first.kind != "evacuate":
             alive[first.group] -= size
     return Grants(granted, waits)
 
@@ -198,7 +198,9 @@ def _why_not(use: Use, unit: Unit, alive: Mapping[GroupId, int], now: datetime) 
                 together = f", and {len(unit)} leave together" if len(unit) > 1 else ""
                 return f"budget {budget.name}: {limit}{of} may move {when}{together}"
     left = alive.get(first.group, 0) if first.group else 0
-    if budget.alive_min is not None and left - len(unit) < budget.alive_min:
+    # What is on a lost host is not alive, and is so again when it was built anew.
+    is_lost = first.kind == "evacuate"
+    if budget.alive_min is not None and not is_lost and left - len(unit) < budget.alive_min:
         return f"budget {budget.name}: {budget.alive_min} active members of group {first.group} stay where they are"
     return ""
 
@@ -223,10 +225,27 @@ def _minutes(times: str) -> tuple[int, int] | None:
     return None if begin == end else (begin, end)
 
 
-def units_of(planned: Sequence[Movement]) -> list[list[Movement]]:
-    """These movements in units, in the order of their turns: the highest priority first, then the oldest."""
+def short_of(budgets: Iterable[MoveBudget], alive: Mapping[GroupId, int]) -> set[GroupId]:
+    """The groups that have fewer active members than a budget says."""
+    return {
+        group
+        for budget in budgets
+        for group, count in alive.items()
+        if budget.of.lower() in ("", str(group)) and count < (budget.alive_min or 0)
+    }
+
+
+def units_of(planned: Sequence[Movement], short: Collection[GroupId] = ()) -> list[list[Movement]]:
+    """These movements in units, in the order of their turns: the highest priority first; then lost members of groups that have too few;
+    then the oldest.
+    """
+
+    def turn(one: Movement) -> tuple[int, bool, datetime, MovementId]:
+        brings_back = one.kind == "evacuate" and one.group in short
+        return -one.priority, not brings_back, one.asked_at or EPOCH, one.id
+
     units: defaultdict[object, list[Movement]] = defaultdict(list)
-    for each in sorted(planned, key=lambda one: (-one.priority, one.asked_at or EPOCH, one.id)):
+    for each in sorted(planned, key=turn):
         units[(each.campaign, each.cell, each.host, each.group) if each.together else each.id].append(each)
     return [sorted(unit, key=lambda each: each.instance) for unit in units.values()]
 

@@ -466,8 +466,11 @@ def faults_of_minimums(
     """The budgets by which too few members of this group were left in peace at the last grant. A member that has changed since then may
     have been active.
     """
+    # What is evacuated was not alive.
     going = {
-        each.instance: each.granted_at for each in movements if each.group == group and each.life in _GOING
+        each.instance: each.granted_at if each.kind != "evacuate" else None
+        for each in movements
+        if each.group == group and each.life in _GOING
     }
     times = [at for at in going.values() if at is not None]
     if not times:

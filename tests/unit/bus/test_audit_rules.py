@@ -329,6 +329,8 @@ def test_so_many_members_of_a_group_stay_as_its_minimum_says(
 
     assert [each.kind for each in faults] == [OVER_BUDGET] * is_broken
     assert all("1 active members of the group stay, and 2 must" in each.text for each in faults)
+    evacuated = structs.replace(moves, kind="evacuate")
+    assert [*faults_of_minimums([state], GROUP, [evacuated], members)] == []
     ended = structs.replace(moves, life="done")
     assert [*faults_of_minimums([state], GROUP, [ended], members)] == []
 

@@ -17,6 +17,7 @@ from keeper.core.grants import (
     Use,
     decide_grants,
     first_of_unit,
+    short_of,
     told_use,
     units_of,
     wrong_budget,
@@ -149,6 +150,21 @@ def test_of_a_group_so_many_members_stay_active_as_its_budget_says() -> None:
     assert [each.id.int for each in found.granted] == [1]
     why = f"budget alive: 2 active members of group {GROUP} stay where they are"
     assert found.waits[MovementId(UUID(int=2))] == why
+
+
+def test_what_is_on_a_lost_host_is_not_alive_and_a_group_that_has_too_few_is_brought_back_first() -> None:
+    least = MoveBudget(name="alive", scope="group", alive_min=2)
+    lost = [movement(number, group=GROUP, kind="evacuate") for number in (7, 8)]
+    found = granted(least, wishes=[[each] for each in lost], alive={GROUP: 1})
+    assert [each.id.int for each in found.granted] == [7, 8]
+
+    early, vital = movement(1, kind="evacuate"), movement(2, kind="evacuate", priority=5)
+    short = short_of([least], {GROUP: 1})
+    assert [unit[0].id.int for unit in units_of([early, *lost, vital], short)] == [2, 7, 8, 1]
+    assert short_of([least], {GROUP: 2}) == set()
+    other = structs.replace(least, of="00000000-0000-4000-8000-0000000000ff")
+    assert short_of([other], {GROUP: 1}) == set()
+    assert [unit[0].id.int for unit in units_of([early, *lost, vital])] == [2, 1, 7, 8]
 
 
 def test_the_highest_priority_goes_first_then_the_oldest_and_a_large_group_by_parts() -> None:
