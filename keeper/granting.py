@@ -17,7 +17,7 @@ from engine.flavors import InstanceId
 from engine.inventories import GroupId
 from keeper import store_sql as rows
 from keeper.asking import ASKED_MAX, Schedulers
-from keeper.core.campaigns import GOING, OPEN_STAGES, PLANNED, as_planned, may_wait
+from keeper.core.campaigns import EMPTYING, GOING, OPEN_STAGES, PLANNED, as_planned, may_wait
 from keeper.core.grants import HOUR, MovementLedger, decide_grants, first_of_unit, short_of, units_of
 from keeper.settings import KeeperPace
 from keeper.store_sql import KeeperStore
@@ -50,7 +50,13 @@ class Granting:
         now = self._clock()
         going = await self._store.read(rows.movements_of, campaign.id, GOING)
         free = campaign.work.guests_at_once - sum(bool(each.to) for each in going)
-        planned = await self._store.read(rows.movements_of, campaign.id, PLANNED)
+        emptied = await self._store.read(rows.hosts_at, campaign.id, EMPTYING, CAMPAIGN_HOSTS_MAX)
+        names = {(each.cell, each.host) for each in emptied}
+        planned = [
+            each
+            for each in await self._store.read(rows.movements_of, campaign.id, PLANNED)
+            if (each.cell, each.host) in names
+        ]
         rested = [each for each in planned if self._rests.get(each.id, now) <= now]
         if free <= 0 or not rested:
             return 0

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,13 +28,16 @@ READ_BYTES = 4096
 OUTPUT_S = 1.0
 
 Key = tuple[CampaignId, ProviderId]
+Outcome = Callable[[Path, CampaignHost, Mapping[str, str], float], Awaitable[str]]
 
 
 class Hooks:
     """Runs hooks beside the keeper's rounds. Used by `async with`, whose end kills those that run."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, outcome: Outcome | None = None) -> None:
+        """`outcome` runs a program, and says why it failed; empty if it did not."""
         self._folder = folder
+        self._outcome = outcome or _run
         self._keys: set[Key] = set()
         self._running = Background(self._keys.discard)
         # How those that have ended did: empty if well, else why not.
@@ -53,8 +56,8 @@ class Hooks:
             return "a hook's name is letters, digits, '.', '_' and '-', and no path"
         if not self._folder:
             return "the keepers have no folder of hooks: set keeper.hooks_folder"
-        if not os.access(Path(self._folder, name), os.X_OK):
-            known = sorted(each.name for each in Path(self._folder).glob("*") if os.access(each, os.X_OK))
+        if not _is_program(Path(self._folder, name)):
+            known = sorted(each.name for each in Path(self._folder).glob("*") if _is_program(each))
             return f"the keepers' folder of hooks has no such program: there are {', '.join(known) or 'none'}"
         return ""
 
@@ -85,11 +88,14 @@ class Hooks:
             return
         variables = {"MOOR_CAMPAIGN": campaign.name, "MOOR_HOST": host.host, "MOOR_CELL": host.cell}
         log.info("campaign %s runs hook %s for host %s", campaign.name, name, host.host)
-        self._ended[key] = await _run(Path(self._folder, name), host, variables, within_s)
+        self._ended[key] = await self._outcome(Path(self._folder, name), host, variables, within_s)
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
 
 
 async def _run(program: Path, host: CampaignHost, variables: Mapping[str, str], within_s: float) -> str:
-    """Run the program. Returns why it failed; empty if it did not."""
     try:
         process = await asyncio.create_subprocess_exec(
             program,

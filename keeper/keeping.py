@@ -35,6 +35,7 @@ from keeper import store_sql as rows
 from keeper.asking import LISTED_MAX, Schedulers, named
 from keeper.core.campaigns import (
     FENCE,
+    GOING,
     GRANTED,
     HELD,
     MOVING,
@@ -365,6 +366,10 @@ class CampaignDriver:
         list_at = now + timedelta(seconds=self._pace.list_s)
         self._list_at.update(dict.fromkeys([(campaign.id, each.id) for each in due], list_at))
         told = await self._schedulers.hosts_of(due)
+        for each in due:
+            if why_not_emptied(campaign.work, each, told.get(each.id)):
+                # What of it goes on may fail, and is not to be granted again.
+                del self._list_at[campaign.id, each.id]
         guests = await self._schedulers.guests_on([named(each) for each in due])
         kept: dict[str, str] = {}
         if campaign.work.by_policy:
@@ -423,7 +428,8 @@ class CampaignDriver:
                 return
             stages = (await transaction.run(rows.count_stages, (campaign.id,))).get(campaign.id, {})
             after = ends_as(current, stages)
-            goes_on = any(stages.get(each) for each in OPEN_STAGES)
+            lives = (await transaction.run(rows.count_lives, (campaign.id,))).get(campaign.id, {})
+            goes_on = any(stages.get(each) for each in OPEN_STAGES) or any(lives.get(each) for each in GOING)
             if after.life in ("running", "paused") or (goes_on and after is current):
                 return
             if not goes_on and after.ended_at is None:

@@ -21,7 +21,7 @@ from engine.inventories import ProviderId
 from engine.places import domain_of
 from keeper import store_sql as rows
 from keeper.asking import Schedulers, named
-from keeper.core.campaigns import OPEN_STAGES, PLANNED, staged, withdrawn
+from keeper.core.campaigns import OPEN, OPEN_STAGES, staged
 from keeper.core.policies import PolicyRule, PolicySubject, group_of, may_evacuate, rule_for
 from keeper.core.recovery import (
     COUNTED_FOR,
@@ -34,6 +34,7 @@ from keeper.core.recovery import (
     lost_host,
     question_about_all,
     rehearsed,
+    taken_over,
 )
 from keeper.settings import KeeperPace
 from keeper.store_sql import KeeperStore
@@ -87,6 +88,7 @@ class Recovery:
         self._store = store
         self._wake = wake
         self._clock = clock
+        self._room_s = pace.room_s
         self._soonest = timedelta(seconds=station.settings.host_down_s + pace.spread_s)
         self.looking = Periodic(
             "look for lost hosts", self._look, pace.idle_s, is_cut_short=True, chance=station.chance
@@ -195,26 +197,24 @@ class Recovery:
                     return known
         host = loss.hosts[0].host
         of = loss.of.partition(" ")[2].replace("/", "-") if loss.why else f"{host.cell}-{host.name}"
-        campaign = campaign_for(CampaignId(uuid4()), f"lost-{of}"[:255], loss, now)
+        campaign = campaign_for(CampaignId(uuid4()), f"lost-{of}"[:255], loss, now, self._room_s)
         await transaction.run(rows.add_campaign, campaign)
         return campaign
 
     async def _take_from(
         self, transaction: Transaction, other: CampaignState, host: CampaignHost, campaign: CampaignState
     ) -> None:
-        """Take a host from a campaign that drains it. What it has planned there is not done any more."""
+        """Take a host from a campaign that drains it, with the movements that go on. What it has planned is not done any more."""
         now, why = self._clock(), f"it is lost: campaign {campaign.name} has it now"
         locked = await transaction.run(rows.lock_hosts, other.id, (host.id,))
         await transaction.run(
             rows.save_hosts, other.id, [staged(each, "failed", now, why) for each in locked.values()]
         )
-        planned = await transaction.run(rows.movements_of, other.id, PLANNED, (host.host,))
+        there = await transaction.run(rows.movements_of, other.id, OPEN, (host.host,))
         mine = await transaction.run(
-            rows.lock_movements, [each.id for each in planned if each.cell == host.cell]
+            rows.lock_movements, [each.id for each in there if each.cell == host.cell]
         )
-        await transaction.run(
-            rows.save_movements, [withdrawn(each, why, now) for each in mine if each.life == "planned"]
-        )
+        await transaction.run(rows.save_movements, [taken_over(each, campaign, why, now) for each in mine])
 
 
 def kept_by_policy(

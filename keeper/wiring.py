@@ -32,9 +32,10 @@ def keeper_parts(
     clock: Callable[[], datetime] = now,
     id_: UUID | None = None,
     pace: KeeperPace = PACE,
+    hooks: Hooks | None = None,
 ) -> tuple[Part, ...]:
     """All parts of a keeper, its station included; the caller closes that. `id_` is the one under which it holds campaigns."""
-    hooks = Hooks(settings.hooks_folder)
+    hooks = Hooks(settings.hooks_folder) if hooks is None else hooks
     schedulers = Schedulers(station.ask_all)
     keeper = CampaignDriver(
         station, schedulers, store, hooks, settings, id_=id_ or uuid4(), clock=clock, pace=pace

@@ -172,15 +172,17 @@ class CellRegistry:
             ]
         )
 
-    def silent_in(self, name: str) -> frozenset[ProviderId]:
-        """The hosts that this cell does not hear: all its conductors that can work say so. None if there is no such conductor."""
+    def does_not_hear(self, name: str, host: ProviderId, after: datetime) -> bool:
+        """Does this cell not hear the host? Those of its conductors that can work, and were heard after this time, all say so, and there is
+        one. What one has said before may not be true any more.
+        """
         cell = self._cells.get(name)
         said = [
-            frozenset(beat.silent)
+            host in beat.silent
             for heard_at, beat in (cell.conductors.values() if cell else ())
-            if not (beat.trouble or self._is_long_ago(heard_at))
+            if heard_at > after and not (beat.trouble or self._is_long_ago(heard_at))
         ]
-        return frozenset.intersection(*said) if said else frozenset()
+        return all(said) and bool(said)
 
     def rows(self) -> list[KnownCell]:
         """When each cell was last heard, as rows to write: a worker that starts reads them."""

@@ -344,11 +344,12 @@ def host_questions(
     def found(rows: Sequence[HostState], question: AskHosts, end: str = "") -> HostsFound:
         """The page of these rows; the next one begins behind it, or behind the name `end` if all of them are on it."""
         heard = [host for row in rows if is_asked_for(host := registry.as_heard(row), question)]
-        if cells_of := {host.cell for host in heard if host.silent_since is not None}:
-            silent = {cell: cells.silent_in(cell) for cell in cells_of}
-            heard = [
-                structs.replace(host, silent_in_cell=host.id in silent.get(host.cell, ())) for host in heard
-            ]
+        heard = [
+            structs.replace(host, silent_in_cell=is_silent_in_cell(host))
+            if host.silent_since is not None
+            else host
+            for host in heard
+        ]
         told = [(host, use_of(picture, host.id)) for host in heard]
         fit = len(page_that_fits(told[: question.limit])) if told else 0
         if fit < len(told):
@@ -359,6 +360,10 @@ def host_questions(
         return HostsFound(
             hosts=tuple([host for host, _ in told]), next=end, uses=tuple([use for _, use in told])
         )
+
+    def is_silent_in_cell(host: HostState) -> bool:
+        assert host.silent_since is not None, "it has fallen silent"
+        return cells.does_not_hear(host.cell, host.id, host.silent_since + registry.down_after)
 
     return {AskHosts: answering(hosts)}
 

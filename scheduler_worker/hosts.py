@@ -116,7 +116,7 @@ class HostRegistry:
         self.placed_in = picture.placed_in
         self._excuses = excuses
         self._picture = picture
-        self._down_after = down_after
+        self.down_after = down_after
         self._clock = clock
         # By integers: a UUID's hash runs in Python, and every report and heartbeat looks its host up.
         self._hosts: dict[int, _KnownHost] = {}
@@ -148,7 +148,7 @@ class HostRegistry:
                 continue
             known = self._hosts.get(row.id.int)
             if known is None:
-                heard = now if row.silent_since is None else min(row.silent_since, now - self._down_after)
+                heard = now if row.silent_since is None else min(row.silent_since, now - self.down_after)
                 known = self._hosts[row.id.int] = _KnownHost(row, heard)
             elif row.sequence > known.row.sequence:
                 if known.row.silent_since is not None and row.silent_since is None:
@@ -262,7 +262,7 @@ class HostRegistry:
             return
         now = self._clock()
         since, last = self.heard_of.get(cell, (now, now))
-        self.heard_of[cell] = (now if now - last > self._down_after * LONG_PAUSE else since), now
+        self.heard_of[cell] = (now if now - last > self.down_after * LONG_PAUSE else since), now
 
     def unwritten_silences(self) -> dict[ProviderId, datetime | None]:
         """The hosts whose rows do not say yet that they fell silent, with the time when they were last heard, or that
@@ -279,8 +279,8 @@ class HostRegistry:
                 found[host.id] = None
             elif (of_cell := self.heard_of.get(host.cell)) is not None:
                 since, last = of_cell
-                has_heard_long = is_silent(now - max(since, heard), self._down_after)
-                if has_heard_long and now - last <= self._down_after * LONG_PAUSE:
+                has_heard_long = is_silent(now - max(since, heard), self.down_after)
+                if has_heard_long and now - last <= self.down_after * LONG_PAUSE:
                     found[host.id] = heard
         return found
 
@@ -341,7 +341,7 @@ class HostRegistry:
         """For how long this host has not been heard; None if it is silent, or unknown."""
         known = self._hosts.get(host.int)
         unheard = None if known is None else self._clock() - known.heard
-        return None if unheard is None or is_silent(unheard, self._down_after) else unheard
+        return None if unheard is None or is_silent(unheard, self.down_after) else unheard
 
     def forget(self, hosts: Iterable[ProviderId]) -> None:
         """Remove hosts whose rows were deleted. If such a host reports again, it counts as a new host."""
@@ -378,12 +378,12 @@ class HostRegistry:
 
     def _silent(self, now: datetime) -> list[_KnownHost]:
         """The hosts for which `is_silent` holds. All are looked at every few seconds, so without a call for each."""
-        since = now - self._down_after
+        since = now - self.down_after
         return [known for known in self._hosts.values() if known.heard <= since]
 
     def may_be_down(self, after: str, limit: int) -> tuple[ProviderId, ...]:
         """The hosts that are not known to be up, in the order of their names: the first ones after this name, with all that have the last name."""
-        since = self._clock() - self._down_after
+        since = self._clock() - self.down_after
         rows = [known.row for known in self._hosts.values() if not known.row.up or known.heard <= since]
         found = sorted([(row.name, row.id) for row in rows if row.name > after])
         last = found[limit - 1][0] if len(found) > limit else ""
@@ -408,9 +408,9 @@ class HostRegistry:
         return may_be_up(known.row) and self._is_heard(known, now)
 
     def _is_heard(self, known: _KnownHost, now: datetime) -> bool:
-        if not is_silent(now - known.heard, self._down_after):
+        if not is_silent(now - known.heard, self.down_after):
             return True
-        return known.row.up and self._excuses(known.row.cell, self._down_after)
+        return known.row.up and self._excuses(known.row.cell, self.down_after)
 
     def _tell(self, changed: Sequence[_KnownHost], now: datetime) -> None:
         for known in changed:

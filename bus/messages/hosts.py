@@ -170,7 +170,8 @@ class ClassAmounts(Value, frozen=True):
 
 
 class HostUse(Value, frozen=True):
-    """The sums over the providers of a host's tree, by resource class. Pools that hosts share are not in it.
+    """The sums over the providers of a host's tree, by resource class; of several providers each counts as full at most. Pools that hosts
+    share are not in it.
 
     One scheduler's knowledge of placement's books; `classes` is empty if placement has no provider of the host.
     """

@@ -43,6 +43,7 @@ BUSY = "busy: "
 FENCE: tuple[HostStage, ...] = ("fencing", "asked", "fenced")
 OUT: tuple[HostStage, ...] = (*FENCE, "emptying", "hook", "returning")
 WAITING: tuple[HostStage, ...] = ("waiting",)
+EMPTYING: tuple[HostStage, ...] = ("emptying",)
 HELD: tuple[HostStage, ...] = ("held",)
 OPEN_STAGES: tuple[HostStage, ...] = (*WAITING, *HELD, *OUT)
 PLANNED: tuple[MovementLife, ...] = ("planned",)
@@ -178,7 +179,8 @@ def after_listing(
     """
     if guests is not None and (why := why_not_emptied(campaign.work, host, told)):
         ends = {each.id: why for each in known if each.life == "planned"}
-        return Emptying(staged(host, "failed", now, why), withdrawn=ends)
+        goes_on = any(each.life in GOING for each in known)
+        return Emptying(host if goes_on else staged(host, "failed", now, why), withdrawn=ends)
     moves = any(each.life in OPEN for each in known)
     there = {each.id for each, _ in guests or ()}
     have = {each.instance for each in known if each.life in OPEN or each.life == "given_up"}
@@ -188,6 +190,12 @@ def after_listing(
     if guests is not None:
         left = [each for each in known if each.instance not in there]
         gone = {each.id: "it has left its host by itself" for each in left if each.life == "planned"}
+        # Those that were planned by what was known before are planned anew.
+        gone |= {
+            each.id: "its host was fenced since"
+            for each in known
+            if each.life == "planned" and each.epoch != host.epoch
+        }
         # One that was given up, and has left since by an order of a person, does not stay.
         known = [each for each in known if each.instance in there or each.life not in ("planned", "given_up")]
     lives = Counter(each.life for each in (*known, *planned))

@@ -12,17 +12,15 @@ from uuid import uuid5
 
 from msgspec import structs
 
-from bus.messages.keeping import CampaignHost, CampaignId, CampaignState, CampaignWork
+from bus.messages.keeping import CampaignHost, CampaignId, CampaignState, CampaignWork, Movement
 from bus.messages.questions import PossibleAnswer, Question, QuestionId
 from engine.hosts import NODE, HostState
 from engine.inventories import ProviderId
-from keeper.core.campaigns import SECONDS_MAX, staged
+from keeper.core.campaigns import GOING, staged, withdrawn
 from keeper.core.policies import PolicyRule
 
 # Lost hosts count against their limit for so long.
 COUNTED_FOR = timedelta(hours=1)
-# What is lost and finds no room waits for it so long.
-WAIT_S = 86_400
 GUESTS_AT_ONCE = 100
 HELD_MAX = 1000
 NAMED_MAX = 20
@@ -94,8 +92,8 @@ def losses(
     return found
 
 
-def campaign_for(id_: CampaignId, name: str, loss: Loss, now: datetime) -> CampaignState:
-    """The campaign that empties lost hosts."""
+def campaign_for(id_: CampaignId, name: str, loss: Loss, now: datetime, room_s: int) -> CampaignState:
+    """The campaign that empties lost hosts. Their guests wait so long for room."""
     work = CampaignWork(
         kind="evacuate",
         hosts=tuple([each.host.name for each in loss.hosts]),
@@ -104,7 +102,7 @@ def campaign_for(id_: CampaignId, name: str, loss: Loss, now: datetime) -> Campa
         at_once=len(loss.hosts),
         guests_at_once=GUESTS_AT_ONCE,
         failures_max=len(loss.hosts) + 1,
-        wait_s=min(WAIT_S, SECONDS_MAX),
+        wait_s=room_s,
         reason="it is lost" if not loss.why else loss.why[:255],
     )
     return CampaignState(id=id_, name=name, work=work, by="keeper", asked_at=now)
@@ -143,6 +141,13 @@ def rehearsed(host: CampaignHost, guests: int, why: str, now: datetime) -> Campa
         )
         what = f"it would be {off}, and {guests} guests would be built anew elsewhere"
     return structs.replace(staged(host, "skipped", now, f"rehearsal: {what}"), left=guests)
+
+
+def taken_over(movement: Movement, campaign: CampaignState, why: str, now: datetime) -> Movement:
+    """A movement of another campaign from a host that is lost: this campaign sees to its end, if it goes on."""
+    if movement.life in GOING:
+        return structs.replace(movement, campaign=campaign.id)
+    return withdrawn(movement, why, now) if movement.life == "planned" else movement
 
 
 def question_about_all(campaign: CampaignState, loss: Loss, now: datetime) -> Question:

@@ -17,7 +17,7 @@ from keeper.granting import Granting
 from keeper.settings import PACE
 from keeper.store_sql import KeeperStore
 from tests.contracts.stores import STORES, open_keeper_store
-from tests.contracts.test_keeper_store import NOON, begin, movement
+from tests.contracts.test_keeper_store import NOON, begin, host, movement
 
 MANY = 5
 Meanwhile = Callable[[], Awaitable[object]]
@@ -72,6 +72,8 @@ class Cloud:
 async def cloud(request: pytest.FixtureRequest) -> AsyncIterator[Cloud]:
     async with open_keeper_store(request.param) as store:
         made = Cloud(store, await begin(store))
+        async with store.transaction() as transaction:
+            await transaction.run(rows.save_hosts, made.campaign.id, [host(1, stage="emptying")])
         await made.write(rows.add_movements, [movement(number) for number in range(1, MANY + 1)])
         yield made
 
@@ -121,3 +123,11 @@ async def test_one_that_has_left_meanwhile_is_not_granted(cloud: Cloud) -> None:
     assert found.pop(left.id) == "withdrawn"
     assert {*found.values()} == {"granted"}
     assert all(each.to == "h2" for each in await cloud.movements() if each.life == "granted")
+
+
+async def test_nothing_is_granted_from_a_host_that_is_not_emptied_any_more(cloud: Cloud) -> None:
+    """A move that failed after a person has set its host up again is not tried again."""
+    async with cloud.store.transaction() as transaction:
+        await transaction.run(rows.save_hosts, cloud.campaign.id, [host(1, stage="failed")])
+    assert await a_keeper(cloud.store).grant(cloud.campaign) == 0
+    assert {each.life for each in await cloud.movements()} == {"planned"}

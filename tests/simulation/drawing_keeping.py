@@ -1,4 +1,4 @@
-"""Draws keepers, the places of hosts, budgets, and campaigns that empty hosts.
+"""Draws keepers, the places of hosts, budgets, campaigns that empty hosts, and policies by which lost hosts are recovered.
 
 No campaign restarts its hosts: a restart runs a hook, which is a program of the machine, and this clock knows none.
 """
@@ -10,6 +10,7 @@ from uuid import UUID
 from msgspec import structs
 
 from bus.messages.keeping import CampaignId, CampaignWork, MoveBudget
+from bus.messages.policies import KeepingPolicy
 from laboratory.computes.faults import Dies, FallsSilent
 from tests.simulation.drawing_moves import DOWN_S, silence_of_a_host
 from tests.simulation.faults import (
@@ -34,7 +35,7 @@ from tests.simulation.faults import (
     SerialisationFailure,
     Zombie,
 )
-from tests.simulation.plan import BudgetOrder, CampaignChange, CampaignOrder, Plan
+from tests.simulation.plan import BudgetOrder, CampaignChange, CampaignOrder, FenceEnd, Plan
 
 # Of 40 seeds: those without another world, with groups, and with pools; and some in which instances move and a cell is down.
 SEEDS_AT = frozenset({0, 13, 18, 20, 26, 28, 29, 35, 37})
@@ -48,7 +49,18 @@ ENDLESS_S = (36.0, 44.0)
 FAULTS_S = (5.0, 42.0)
 # A host that is to be evacuated counts as down so long after it has fallen silent.
 DOWN_AFTER_S = 15.0
-KEYS = ("campaign.start", "campaign.set", "budget.set", "move.request", "host.set", "campaign.changed")
+CONDUCTORS_BEAT_S = 2.0
+KEYS = (
+    "campaign.start",
+    "campaign.set",
+    "budget.set",
+    "policy.set",
+    "question.answer",
+    "question.changed",
+    "move.request",
+    "host.set",
+    "campaign.changed",
+)
 
 
 def has_keepers(seed: int) -> bool:
@@ -70,7 +82,7 @@ def with_keeping(plan: Plan, chance: random.Random) -> Plan:
         *(_drain(number, names, chance) for number in range(chance.randint(1, 3))),
         *(_evacuation(each, chance) for each in down),
     ]
-    return structs.replace(
+    kept = structs.replace(
         plan,
         keepers=keepers,
         places={name: _place(name) for name in names if name != NOWHERE},
@@ -78,6 +90,36 @@ def with_keeping(plan: Plan, chance: random.Random) -> Plan:
         campaigns=tuple(sorted(campaigns, key=lambda each: each.at_s)),
         faults=tuple(sorted((*plan.faults, *_faults(keepers, chance)), key=lambda each: each.at_s)),
         script=structs.replace(plan.script, faults=(*plan.script.faults, *silent)),
+    )
+    return _with_recovery(kept, chance) if chance.random() < 0.6 else kept
+
+
+def _with_recovery(plan: Plan, chance: random.Random) -> Plan:
+    """Hosts that are lost are recovered by policy. Their fences tell the truth: only a dead host is off."""
+    lost = [each for each in plan.script.faults if isinstance(each, Dies | FallsSilent)]
+    ends: dict[str, FenceEnd] = {
+        host: chance.choice(
+            ("off", "off", "fails", "hangs") if isinstance(each, Dies) else ("fails", "hangs")
+        )
+        for each in lost
+        for host in each.hosts
+    }
+    limit = {"lost_max": chance.choice((0, 1, 2, 2)), "level": chance.choice((0, 2))}
+    policies = [
+        KeepingPolicy(scope="cloud", guests="evacuate", fence="power", fence_s=3, **limit),  # type: ignore[arg-type]
+        KeepingPolicy(scope="cell", of="c2", rehearse=chance.random() < 0.2, after_s=16),
+    ]
+    if chance.random() < 0.3:
+        policies.append(KeepingPolicy(scope="project", of="nobody", guests="leave"))
+    # Some are begun by an operator all the same.
+    campaigns = [each for each in plan.campaigns if each.work.kind != "evacuate" or chance.random() < 0.3]
+    return structs.replace(
+        plan,
+        policies=tuple(policies),
+        fences=ends,
+        campaigns=tuple(campaigns),
+        # Conductors say which hosts they do not hear.
+        pace={**plan.pace, "beat_s": CONDUCTORS_BEAT_S},
     )
 
 

@@ -183,8 +183,10 @@ _MOVES = (
 # No hook runs here, so no host is restarted.
 _KEEPING = (
     *(f"{kind} begun" for kind in ("drain", "evacuate")),
-    *(f"a campaign is {life}" for life in ("running", "paused", "stopped", "cancelled", "done")),
+    *(f"a campaign is {life}" for life in ("running", "paused", "stopped", "cancelled", "done", "rehearsed")),
     *(f"a host is {stage}" for stage in ("waiting", "emptying", "done", "failed", "skipped")),
+    *(f"a host is {stage}" for stage in ("lost", "held", "fencing", "fenced", "asked")),
+    *(f"answered {answer}" for answer in ("off", "again", "leave", "evacuate")),
     *(f"a movement is {life}" for life in ("planned", "granted", "moving", "done", "given_up", "withdrawn")),
     *("ordered", "ordered again"),
 )

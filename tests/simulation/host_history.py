@@ -81,6 +81,11 @@ class HostHistories:
         """Whether the host is dead or silent now, as its faults say."""
         return condition_of(self._hosts[host].faults, self._findings.now_s) != WELL
 
+    def has_died(self, host: ProviderId) -> bool:
+        """Is it lost for good, with all that was on it?"""
+        now_s = self._findings.now_s
+        return any(isinstance(fault, Dies) and is_on(fault, now_s) for fault in self._hosts[host].faults)
+
     def silent_since_s(self, host: ProviderId) -> float:
         """The time since when the host is dead or silent; infinite if it is neither."""
         now_s = self._findings.now_s

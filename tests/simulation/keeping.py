@@ -5,7 +5,9 @@ The checker reads the keepers' rows after each commit, and shares no code with t
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -37,16 +39,20 @@ from bus.messages.keeping import (
     StartCampaign,
 )
 from bus.messages.moves import MoveInstance
+from bus.messages.policies import AskPolicies, DeletePolicy, PoliciesFound, SetPolicy
+from bus.messages.questions import AnswerQuestion, AskQuestions, QuestionsFound
 from cell_conductor.core.rows import Instance
 from engine.flavors import InstanceId, RequestId
 from engine.inventories import ProviderId
+from keeper.hooks import Hooks
+from laboratory.computes.faults import Dies
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.ledger_checker import breaches
 from tests.simulation.drawing_keeping import PLACED_S
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id
 from tests.simulation.loop import until_s
-from tests.simulation.plan import BudgetOrder, CampaignOrder, Plan
+from tests.simulation.plan import BudgetOrder, CampaignOrder, FenceEnd, Plan
 from tests.sqlite_memory import Tables
 
 if TYPE_CHECKING:
@@ -54,6 +60,7 @@ if TYPE_CHECKING:
 
 KEEPING = "keeping"
 # A host may be unknown for long, and one that is to be evacuated may not count as down yet.
+ANSWERED_S, POLICIES_S = 2.5, 1.5
 AGAIN_S, PLACED_UNTIL_S, BEGUN_UNTIL_S = 2.0, 40.0, 12.0
 ASKED_S = (14.0, 32.0)
 
@@ -75,6 +82,48 @@ class CampaignOperator:
         yield from map(self._begin, self._plan.campaigns)
         if self._plan.campaigns:
             yield self._look()
+        if self._plan.policies:
+            yield self._set_policies()
+            yield self._answer()
+
+    async def _set_policies(self) -> None:
+        """A policy is refused as long as its hosts are not known."""
+        await until_s(POLICIES_S)
+        for policy in self._plan.policies:
+            while self._findings.now_s < PLACED_UNTIL_S:
+                self._findings.log("operator", "sets {}", policy)
+                if isinstance(
+                    await self._ask(SetPolicy(policy=policy), PoliciesFound, BuildRejected), PoliciesFound
+                ):
+                    break
+                await asyncio.sleep(AGAIN_S)
+        await self._ask(AskPolicies(), PoliciesFound)
+        await until_s(PLACED_UNTIL_S)
+        last = self._plan.policies[-1]
+        await self._ask(DeletePolicy(scope=last.scope, of=last.of), PoliciesFound)
+
+    async def _answer(self) -> None:
+        """Answer the keepers' questions by what is true: a host that has died is off, and one that is only silent is not."""
+        died = {
+            host: fault.after_s
+            for fault in self._plan.script.faults
+            if isinstance(fault, Dies)
+            for host in fault.hosts
+        }
+        while True:
+            await asyncio.sleep(ANSWERED_S)
+            found = await self._ask(AskQuestions(), QuestionsFound)
+            for each in found.questions if isinstance(found, QuestionsFound) else ():
+                is_off = died.get(each.host, inf) <= self._findings.now_s
+                # Some fences are tried once more.
+                again = is_off and "hangs" in each.text and each.id.int % 3 == 0
+                alone = "again" if again else "off" if is_off else "leave"
+                answer = alone if each.host_id is not None else ("evacuate", "leave")[each.id.int % 2]
+                self._findings.log("operator", "answers {} to {}", answer, each.text)
+                self._findings.count(KEEPING, f"answered {answer}")
+                await self._ask(
+                    AnswerQuestion(question=each.id, answer=answer), QuestionsFound, BuildRejected
+                )
 
     async def _place(self, host: str, place: str) -> None:
         await until_s(PLACED_S)
@@ -127,6 +176,22 @@ class CampaignOperator:
             await self._ask(AskCampaignPlan(work=first.work), CampaignPlanned, BuildRejected)
 
 
+class DrawnHooks(Hooks):
+    """Fences that end as the plan says: this clock knows no programs."""
+
+    def __init__(self, ends: Mapping[str, FenceEnd]) -> None:
+        super().__init__("", self._end)
+        self._ends = ends
+
+    def why_unknown(self, name: str) -> str:
+        return "" if name == "power" else "there is no such program"
+
+    async def _end(self, program: Path, host: CampaignHost, _: Mapping[str, str], within_s: float) -> str:
+        end = self._ends.get(host.host, "fails")
+        await asyncio.sleep(within_s if end == "hangs" else 1.0)
+        return "" if end == "off" else f"hook {program.name} {end}"
+
+
 GOING = ("granted", "moving")
 OPEN = ("planned", *GOING)
 # The lives that a movement may have after one commit.
@@ -141,7 +206,7 @@ NEXT = {
     "given_up": set[str](),
 }
 LEDGER = "one ledger for all that moves unasked"
-OPEN_STAGES = ("waiting", "emptying", "hook", "returning")
+OPEN_STAGES = ("waiting", "held", "fencing", "asked", "fenced", "emptying", "hook", "returning")
 # States of an instance in its cell.
 ON_ITS_HOST = ("active", "stopped", "shelved", "broken")
 # An order: its instances, how they move, where to, and where from.
@@ -186,6 +251,10 @@ class KeepingChecker:
             host = msgspec.json.decode(body, type=CampaignHost)
             stage = self._hosts[id_, host.id].stage if (id_, host.id) in self._hosts else ""
             self._hosts[id_, host.id] = host
+            if host.stage == "emptying" != stage and host.fenced_by:
+                self._check_off(host)
+            if host.lost_at is not None and stage == "" and host.stage != "skipped":
+                self._note("a host is lost", host.host)
             if host.stage == "done" != stage:
                 guests = {(own.id, own.host_attempt) for own in self._guests_of(host.id)}
                 self._emptied[host.id] = host.host, guests
@@ -193,6 +262,18 @@ class KeepingChecker:
                 self._note(f"a host is {host.stage}", host.host, host.reason)
         changed = self._changed("SELECT 0, body FROM keeper_movements")
         self._moved([msgspec.json.decode(body, type=Movement) for _, body in changed])
+
+    def _check_off(self, host: CampaignHost) -> None:
+        """What is built anew must not run any more, where a fence or a person says so."""
+        if not self._cloud.hosts.has_died(host.id):
+            self._breaks(f"{host.host} is emptied, which {host.fenced_by} says is off, and it has not died")
+        others = [
+            each
+            for (_, id_), each in self._hosts.items()
+            if id_ == host.id and each.lost_at == host.lost_at is not None
+        ]
+        if len(others) > 1:
+            self._breaks(f"the loss of {host.host} at {host.lost_at} was decided on {len(others)} times")
 
     def sent(self, parcel: Parcel) -> None:
         """A keeper sends this."""

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from bus.messages.build import MoveEnd, MoveKind
 from bus.messages.keeping import CampaignId, CampaignWork, MoveBudget
+from bus.messages.policies import KeepingPolicy
 from engine.flavors import RequestId, instance_id_of
 from engine.hosts import HostMode
 from engine.inventories import AggregateId, ConsumerId, GroupId, ProviderId, ServerGroup
@@ -195,6 +196,10 @@ class AggregateOrder(Struct, frozen=True):
     remove_hosts: tuple[str, ...] = ()
 
 
+# off: the host is off. fails: it says that it did not reach the host. hangs: it is killed when its time is up.
+FenceEnd = Literal["off", "fails", "hangs"]
+
+
 class BudgetOrder(Struct, frozen=True):
     """An operator sets a budget of movements, or deletes the one of its name."""
 
@@ -274,6 +279,9 @@ class Plan(Struct, frozen=True):
     places: dict[str, str] = {}
     budgets: tuple[BudgetOrder, ...] = ()
     campaigns: tuple[CampaignOrder, ...] = ()
+    # What keepers do by themselves; and how the fence of each host ends, by the hosts' names.
+    policies: tuple[KeepingPolicy, ...] = ()
+    fences: dict[str, FenceEnd] = {}
     # Of the schedulers, in place of those that all seeds have.
     settings: dict[str, Any] = {}
     # Of the conductors, likewise.

@@ -42,6 +42,7 @@ from scheduler_worker.wiring import scheduler_parts
 from tests.planted.replacing import replaced
 from tests.simulation.faulty_database import FaultyDatabase, KeeperDatabase
 from tests.simulation.ironic import FaultyIronicApi, IronicWorld
+from tests.simulation.keeping import DrawnHooks
 from tests.simulation.nodes_checker import NodesChecker
 from tests.simulation.plan import CELLS, GROUPS_OF_NODES, Plan
 from tests.simulation.process import EPOCH, SimProcess
@@ -91,7 +92,7 @@ CONDUCTOR = ConductorSettings(
 PACE = ConductorPace(remind_every_s=5.0, retry_delay_s_max=4.0, poll_s=1.5, beat_s=600.0)
 BEAT_S, FACTS_S = 3.0, 1.0
 # A lease ends while schedulers are away, while its keeper stands still, and while it hears nothing.
-KEEPER_PACE = KeeperPace(round_s=0.6, idle_s=1.0, lease_s=2.0, list_s=3.0, rest_s=1.0)
+KEEPER_PACE = KeeperPace(round_s=0.6, idle_s=1.0, lease_s=2.0, list_s=3.0, rest_s=1.0, spread_s=1.5, room_s=9)
 IRONIC = DaemonRules(
     lease_s=4.0,
     look_s=0.4,
@@ -236,7 +237,11 @@ class Workers:
                 ledger = KeeperStore(KeeperDatabase(self._rows.keeping, process))
                 id_ = UUID(int=process.chance.getrandbits(128))
                 return keeper_parts(
-                    station, ledger, KeeperSettings(), clock=process.clock, id_=id_, pace=KEEPER_PACE
+                    *(station, ledger, KeeperSettings()),
+                    clock=process.clock,
+                    id_=id_,
+                    pace=KEEPER_PACE,
+                    hooks=DrawnHooks(self._plan.fences),
                 )
             case "ironic":
                 return self._parts_of_daemon(process, broker, station)

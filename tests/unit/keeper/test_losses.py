@@ -113,7 +113,7 @@ def test_two_racks_that_are_counted_apart_are_two_questions() -> None:
 
 def test_the_campaign_of_a_loss_empties_all_of_it_and_stops_at_no_failure() -> None:
     loss = Loss([suspect(1), suspect(2, rule=structs.replace(RULE, fence_s=300))], "too many", "cell c1")
-    campaign = campaign_for(CampaignId(UUID(int=9)), "lost-c1", loss, NOON)
+    campaign = campaign_for(CampaignId(UUID(int=9)), "lost-c1", loss, NOON, 86_400)
     work = campaign.work
     assert (work.kind, work.by_policy, work.at_once, work.failures_max) == ("evacuate", True, 2, 3)
     assert (work.fence_s, work.reason, work.wait_s) == (300, "too many", 86_400)
