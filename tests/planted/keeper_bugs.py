@@ -2,11 +2,13 @@
 
 from typing import Any
 
-from keeper import handlers, hooks, store_sql
-from keeper.core import campaigns, fencing, grants
+from cell_conductor.core.rows import HostStates
+from keeper import handlers, hooks, recovering, store_sql
+from keeper.core import campaigns, fencing, grants, policies, recovery
 from keeper.granting import Granting
 from keeper.handlers import Orders
 from keeper.keeping import CampaignDriver
+from keeper.recovering import Recovery
 from scheduler_worker.core.instances import moves
 from tests.planted.replacing import planted_as, rewritten
 
@@ -158,4 +160,101 @@ _changed(
     'if known.life != "open":',
     "if False:",
     "doubled",
+)
+
+# Lost hosts.
+
+_changed(
+    "a host that its cell hears is taken for lost",
+    recovery,
+    "is_silent",
+    "        and host.silent_in_cell\n",
+    "",
+    "doubled",
+)
+_changed(
+    "a host that was set down by a person is taken for lost",
+    recovery,
+    "is_silent",
+    'host.setting.mode in ("up", "draining")',
+    "True",
+)
+_changed(
+    "a host is lost before the time of its policy",
+    recovery,
+    "is_due",
+    "max(timedelta(seconds=suspect.rule.after_s), soonest)",
+    "soonest",
+)
+_changed("one host more is recovered than is allowed", recovery, "losses", "count > most", "count > most + 1")
+_changed("losses of before do not count", recovery, "losses", "*before, ", "")
+_changed(
+    "a domain that is silent as a whole is not asked about",
+    recovery,
+    "losses",
+    "(domain := dead_domains.get(each.host.id)) and each.group not in held",
+    'domain := ""',
+)
+_changed(
+    "a loss is decided on by each keeper",
+    Recovery,
+    "_begin",
+    "(each.id, each.lost_at) not in decided and ",
+    "",
+    "doubled",
+)
+_changed(
+    "hosts that a person is asked about are emptied all the same",
+    Recovery,
+    "_as_begun",
+    'staged(host, "held", now, loss.why) if loss.why else host',
+    "host",
+    "doubled",
+)
+_changed("a rehearsal is no rehearsal", Recovery, "_as_begun", "suspect.rule.rehearse", "False")
+_changed(
+    "guests leave a lost host whatever their policies say",
+    recovering,
+    "kept_by_policy",
+    'rule.guests == "evacuate"',
+    "True",
+    "unauthorised",
+)
+_changed(
+    "the wider policy counts",
+    policies,
+    "width_of",
+    "SCOPES.index(policy.scope)",
+    "-SCOPES.index(policy.scope)",
+)
+_changed(
+    "a lost host without a fence is emptied, and nobody is asked",
+    fencing,
+    "begun",
+    "work.by_policy and not host.unfenced",
+    "False",
+    "doubled",
+)
+_changed(
+    "what a drain has moving from a lost host is forgotten",
+    recovery,
+    "taken_over",
+    "movement.life in GOING",
+    "False",
+    "lost",
+)
+_changed(
+    "an evacuation is made whatever its host was set to since",
+    HostStates,
+    "why_not_as_of",
+    "epoch is None or number == epoch",
+    "True",
+    "doubled",
+)
+_changed(
+    "a campaign grants from hosts that it does not empty any more",
+    Granting,
+    "grant",
+    "if (each.cell, each.host) in names",
+    "",
 )

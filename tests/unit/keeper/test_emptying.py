@@ -126,12 +126,43 @@ def test_a_host_is_not_empty_before_its_cell_knows_that_it_is_draining() -> None
 )
 def test_an_order_of_a_person_for_a_host_wins(kind: str, told: HostState | None, why: str) -> None:
     campaign = structs.replace(CAMPAIGN, work=structs.replace(CAMPAIGN.work, kind=kind))
-    known = [movement(1), movement(2, "moving")]
+    planned, moving = movement(1), movement(2, "moving")
 
-    after = after_listing(campaign, HOST, known, told, guests(1, 2), now=NOON)
+    meanwhile = after_listing(campaign, HOST, [planned, moving], told, guests(1, 2), now=NOON)
+    assert meanwhile.host.stage == "emptying"
+    assert dict(meanwhile.withdrawn) == ({planned.id: why} if why else {})
 
+    after = after_listing(campaign, HOST, [planned], told, guests(1, 2), now=NOON)
     assert (after.host.stage, after.host.reason) == (("failed", why) if why else ("emptying", ""))
-    assert dict(after.withdrawn) == ({known[0].id: why} if why else {})
+    assert dict(after.withdrawn) == ({planned.id: why} if why else {})
+
+
+@pytest.mark.parametrize(("mode", "number"), [("up", 8), ("down", 8), ("dead", 9)])
+def test_a_host_that_was_set_since_it_was_fenced_is_not_emptied(mode: str, number: int) -> None:
+    campaign = structs.replace(CAMPAIGN, work=structs.replace(CAMPAIGN.work, kind="evacuate"))
+    host = structs.replace(HOST, epoch=7)
+    setting = HostSetting(mode=mode, number=number, by="ann")  # type: ignore[arg-type]
+    told = structs.replace(DRAINING, up=False, setting=setting)
+    known = [structs.replace(movement(1), epoch=7)]
+
+    after = after_listing(campaign, host, known, told, guests(1), now=NOON)
+    assert (after.host.stage, after.host.reason) == (
+        "failed",
+        f"it was set {mode} by ann since it was fenced",
+    )
+
+    dead = structs.replace(told, setting=HostSetting(mode="dead", number=7))
+    assert after_listing(campaign, host, known, dead, guests(1), now=NOON).host.stage == "emptying"
+    before = [movement(1)]
+    again = after_listing(campaign, host, before, dead, guests(1), now=NOON)
+    assert dict(again.withdrawn) == {before[0].id: "its host was fenced since"}
+
+
+def test_what_stays_by_policy_is_said_and_the_host_is_done() -> None:
+    campaign = structs.replace(CAMPAIGN, work=structs.replace(CAMPAIGN.work, kind="evacuate"))
+    told = structs.replace(DRAINING, up=False)
+    after = after_listing(campaign, HOST, [], told, (), now=NOON, kept="2 guests stay: leave by no policy")
+    assert (after.host.stage, after.host.reason) == ("done", "2 guests stay: leave by no policy")
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.messages.keeping import CampaignHost, CampaignId
+from bus.messages.keeping import CampaignHost, CampaignId, Movement, MovementId
+from engine.flavors import InstanceId
 from engine.hosts import HostSetting, HostState
-from engine.inventories import ProviderId
+from engine.inventories import ConsumerId, ProviderId
 from keeper.core.policies import PolicyRule
 from keeper.core.recovery import (
     Loss,
@@ -21,6 +22,7 @@ from keeper.core.recovery import (
     lost_host,
     question_about_all,
     rehearsed,
+    taken_over,
 )
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -139,3 +141,29 @@ def test_a_rehearsal_says_what_would_be(fields: dict[str, Any], guests: int, why
     after = rehearsed(lost, guests, why, NOON)
     assert (after.stage, after.left) == ("skipped", guests)
     assert after.reason.startswith(f"rehearsal: {said}")
+
+
+@pytest.mark.parametrize(
+    ("life", "campaign", "after"),
+    [
+        ("planned", 1, "withdrawn"),
+        ("granted", 9, "granted"),
+        ("moving", 9, "moving"),
+        ("given_up", 1, "given_up"),
+    ],
+)
+def test_of_a_drain_what_goes_on_is_taken_over_and_what_is_planned_is_withdrawn(
+    life: Any, campaign: int, after: str
+) -> None:
+    known = Movement(
+        id=MovementId(UUID(int=1)),
+        instance=InstanceId(ConsumerId(UUID(int=2))),
+        campaign=CampaignId(UUID(int=1)),
+        cause="campaign spring",
+        cell="c1",
+        host="h1",
+        life=life,
+    )
+    new = campaign_for(CampaignId(UUID(int=9)), "lost-c1-h1", Loss((suspect(),)), NOON, 60)
+    now = taken_over(known, new, "it is lost", NOON)
+    assert (now.campaign, now.life) == (CampaignId(UUID(int=campaign)), after)
