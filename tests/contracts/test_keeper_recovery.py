@@ -199,6 +199,15 @@ async def test_what_another_keeper_has_begun_meanwhile_is_not_begun_again(store:
     assert (sky.woken, other.woken) == (0, 1)
 
 
+async def test_what_another_keeper_has_noted_meanwhile_is_not_noted_again(store: KeeperStore) -> None:
+    """Its campaign has ended by then."""
+    sky, other = Sky(store, silent=1), Sky(store, silent=1)
+    await sky.policy(rehearse=True)
+    sky.meanwhile = other.look
+    await sky.look()
+    assert [each.life for each in await sky.campaigns()] == ["rehearsed"]
+
+
 async def test_of_too_many_all_are_held_and_one_question_is_asked_about_them(store: KeeperStore) -> None:
     sky = Sky(store, silent=4)
     await sky.policy()

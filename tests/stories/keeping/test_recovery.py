@@ -99,13 +99,17 @@ async def test_a_lost_host_is_switched_off_and_its_guests_are_built_anew_by_thei
     hook(tmp_path, "power-off", f'echo "$1 $2 $MOOR_CAMPAIGN" >> {ran}')
     async with recovering(bus, books, tmp_path, "h1") as here:
         first, second = [await here.here.booted(number, "h1") for number in (1, 2)]
+        kept = await here.here.booted(3, "h1", project="lab")
         await here.policy(fence="power-off")
+        await here.policy("project", "lab", guests="leave")
         await here.policy("cell", "c1", guests="evacuate")
         await here.lose()
         host = await here.ended("lost-c1-h1")
 
         assert ran.read_text() == "h1 c1 lost-c1-h1\n"
         assert (host.fenced_by, host.moved, host.stay) == ("power-off", 2, 0)
+        assert host.reason == "1 guests stay: leave by the policy of project lab"
+        assert await here.hosts_of([kept]) == {"h1"}
         assert host.lost_at is not None
         assert await here.mode_of("h1") == "dead"
         assert await here.hosts_of([first, second]) <= {"h8", "h9"}
