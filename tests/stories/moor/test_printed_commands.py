@@ -57,8 +57,8 @@ ELSEWHERE = {
 # A page with its own test, which runs its commands with flavors of its own; and the folder of pages that test_tutorials.py runs.
 OF_FLAVORS = "docs/scheduling.md"
 TUTORIALS = "docs/tutorials/"
-# Another one: test_keeping_page.py.
-OF_KEEPING = "docs/keeping.md"
+# Others: test_keeping_page.py, test_bad_night_page.py.
+OF_KEEPING = ("docs/keeping.md", "docs/bad-night.md")
 # Three pages with tests of their own, below.
 OF_NOVA = "docs/import-nova.md"
 OF_A_NOVA = "docs/nova.md"
@@ -110,7 +110,7 @@ def test_every_page_with_commands_is_run() -> None:
         not in (
             *ONE_MACHINE,
             OF_FLAVORS,
-            OF_KEEPING,
+            *OF_KEEPING,
             OF_NOVA,
             OF_A_NOVA,
             OF_LOADS,
