@@ -7,7 +7,7 @@ from uuid import UUID, uuid5
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import AskInstances, BuildRejected, InstancesFound, InstanceState
+from bus.messages.build import DIED, AskInstances, BuildRejected, InstancesFound, InstanceState
 from bus.messages.catalog import AskFlavors, FlavorsFound
 from bus.messages.hosts import AggregatesFound, AskAggregates, AskHosts, HostSet, HostsFound, SetHost
 from bus.messages.keeping import CAMPAIGN_HOSTS_MAX, CampaignHost, CampaignState, CampaignWork
@@ -79,6 +79,13 @@ class Schedulers:
         """This instance with its details, if there is one."""
         (page,) = await self._asked((AskInstances(instances=(instance,), limit=1),), InstancesFound)
         return [*zip(page.instances, page.details, strict=True)]
+
+    async def died(self) -> Guests:
+        """The instances that have died on their hosts, and are stopped."""
+        question = AskInstances(died=True, limit=ASKED_MAX)
+        (pages,) = (await self._pages({(): question}, InstancesFound)).values()
+        told = [each for page in pages for each in zip(page.instances, page.details, strict=True)]
+        return [each for each in told if each[0].state == "stopped" and each[0].reason.startswith(DIED)]
 
     async def guests_on(self, names: Sequence[str], enough: int | None = None) -> dict[str, Guests]:
         """The guests of each of these hosts; of the first hosts only, if these have `enough`."""

@@ -138,9 +138,11 @@ class Orders:
 
     async def _start(self, ask: Received[StartCampaign]) -> Message:
         order = ask.message
+        # The end of the id is random. The beginning is the time, which campaigns of one minute have in common.
+        name = order.name or f"{order.work.kind}-{str(order.id)[-8:]}"
         wanted = CampaignState(
             id=order.id,
-            name=order.name or f"{order.work.kind}-{str(order.id)[:8]}",
+            name=name,
             work=order.work,
             by=ask.by,
             asked_at=self._clock(),

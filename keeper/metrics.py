@@ -18,4 +18,10 @@ QUESTIONS = Metric(
     "gauge",
     "Questions that keepers have asked, and that nobody has answered yet. Each keeper counts all.",
 )
-METRICS = (MOVEMENTS, CAMPAIGNS, QUESTIONS)
+RESTARTS = Metric(
+    "moor_restarts",
+    "counter",
+    "Guests that died, which this keeper has had `started` again, or which it has `given_up` since that was done often enough.",
+    ("what",),
+)
+METRICS = (MOVEMENTS, CAMPAIGNS, QUESTIONS, RESTARTS)

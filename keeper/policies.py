@@ -13,6 +13,7 @@ from bus.messages.policies import (
     KeepingPolicy,
     PoliciesFound,
     PolicyState,
+    PolicyValue,
     SetPolicy,
 )
 from bus.workers.handlers import Received
@@ -67,7 +68,10 @@ class PolicyBook:
             (hosts,) = called.values()
             host = hosts[0] if told.host and hosts else forgotten(told.cell, told.host)
             rule = rules.of_guest(host, told, details)
-            return PoliciesFound(policies=_sayers(rule), counts=values_of(rule))
+            tried = (await self._store.read(rows.restarts_of, (told.id,))).get(told.id)
+            last = f"{tried.tries}, the last time {tried.at:%Y-%m-%d %H:%M:%S} UTC" if tried else "0"
+            counts = (*values_of(rule), PolicyValue(field="started_again", value=last))
+            return PoliciesFound(policies=_sayers(rule), counts=counts)
         return PoliciesFound(policies=())
 
     def why_broken(self, state: PolicyState) -> str:

@@ -1,4 +1,5 @@
-"""Looks for lost hosts, and begins to recover them: each by a campaign of its own, or many together after a person has said so.
+"""Looks for lost hosts, and begins to recover them: each by a campaign of its own, or many together after a person has said so. Looks for guests
+that died, and has them started again.
 
 Schedulers say which hosts are silent, and the policies say what is done (core/recovery.py). What is begun is decided in one transaction
 under the lock of the ledger, so of several keepers that see one loss one begins. A loss is noted with the time when the host was
@@ -6,8 +7,10 @@ last heard: it is decided on once, whatever becomes of it.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 from msgspec import structs
@@ -16,29 +19,43 @@ from bus.messages.build import InstanceDetails, InstanceState
 from bus.messages.keeping import CampaignHost, CampaignId, CampaignState
 from bus.messages.policies import KeepingPolicy
 from bus.workers.connections import Station
-from engine.hosts import HostState
+from engine.hosts import HostState, host_in_cell
 from engine.inventories import ProviderId
 from engine.places import domain_of
 from keeper import store_sql as rows
 from keeper.asking import Schedulers, named
 from keeper.core.campaigns import OPEN, OPEN_STAGES, staged
-from keeper.core.policies import PolicyRule, PolicySubject, group_of, may_evacuate, rule_for
+from keeper.core.policies import (
+    PolicyRule,
+    PolicySubject,
+    group_of,
+    may_evacuate,
+    may_restart,
+    restarts_max,
+    rule_for,
+)
 from keeper.core.recovery import (
     COUNTED_FOR,
     Loss,
+    Restart,
     Suspect,
     campaign_for,
     is_due,
     is_silent,
     losses,
     lost_host,
+    next_try,
     question_about_all,
     rehearsed,
+    start_for,
     taken_over,
+    tries_of,
 )
+from keeper.metrics import RESTARTS
 from keeper.settings import KeeperPace
 from keeper.store_sql import KeeperStore
-from kit.parts import Periodic
+from kit.metrics import Readings
+from kit.parts import PartGroup, Periodic
 from kit.sql import Transaction
 
 log = logging.getLogger(__name__)
@@ -215,6 +232,76 @@ class Recovery:
             rows.lock_movements, [each.id for each in there if each.cell == host.cell]
         )
         await transaction.run(rows.save_movements, [taken_over(each, campaign, why, now) for each in mine])
+
+
+class Restarting(PartGroup):
+    """A part that has guests started again that died while their hosts live, or while these were away."""
+
+    def __init__(
+        self,
+        station: Station,
+        schedulers: Schedulers,
+        store: KeeperStore,
+        *,
+        clock: Callable[[], datetime],
+        pace: KeeperPace,
+    ) -> None:
+        self._schedulers = schedulers
+        self._store = store
+        self._clock = clock
+        self._pace = pace
+        self._seen: Counter[tuple[str, ...]] = Counter()
+        self._given_up: set[tuple[object, datetime | None]] = set()
+        looking = Periodic(
+            "look for guests that died", self._look, pace.died_s, is_cut_short=True, chance=station.chance
+        )
+        super().__init__(looking)
+
+    @property
+    def readings(self) -> Readings:
+        return (RESTARTS.numbers(self._seen),)
+
+    async def _look(self) -> None:
+        policies = await self._store.read(rows.all_policies)
+        if not may_restart(policies):
+            return
+        died = {each[0].id: each for each in await self._schedulers.died()}
+        rules = Rules([each.policy for each in policies])
+        names = {host_in_cell(each.cell, each.host) for each, _ in died.values()}
+        called = await self._schedulers.hosts_called(sorted(names))
+        living = {name: hosts[0] for name, hosts in called.items() if hosts and hosts[0].up}
+        most = {
+            id_: restarts_max(rules.of_guest(host, told, details))
+            for id_, (told, details) in died.items()
+            if (host := living.get(host_in_cell(told.cell, told.host))) is not None
+        }
+        orders: list[Any] = []
+        async with self._store.transaction() as transaction:
+            await transaction.run(rows.lock_ledger)
+            known = await transaction.run(rows.restarts_of, [id_ for id_, count in most.items() if count])
+            now, tried = self._clock(), list[Restart]()
+            for id_, count in most.items():
+                told = died[id_][0]
+                if (due := next_try(told, known.get(id_), count, now, self._pace.rests_s)) is not None:
+                    tried.append(due)
+                    orders.append(start_for(told, due, count))
+                elif count and tries_of(known.get(id_), told.changed_at or now) >= count:
+                    self._give_up(told, count)
+            await transaction.run(rows.save_restarts, tried)
+        self._given_up &= {(id_, told.changed_at) for id_, (told, _) in died.items()}
+        for order, answer in zip(
+            orders, await self._schedulers.ask_all(orders) if orders else (), strict=True
+        ):
+            self._seen["started",] += 1
+            log.info("a guest that died is started: %s: %s", order, type(answer).__name__)
+
+    def _give_up(self, told: InstanceState, count: int) -> None:
+        if (told.id, told.changed_at) not in self._given_up:
+            self._given_up.add((told.id, told.changed_at))
+            self._seen["given_up",] += 1
+            log.warning(
+                "instance %s was started %s times, and stays stopped: it %s", told.id, count, told.reason
+            )
 
 
 def kept_by_policy(

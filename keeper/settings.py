@@ -37,6 +37,10 @@ class KeeperPace(Struct, frozen=True):
     # What could not be granted is planned again after this time.
     rest_s: float = 2.0
     prune_s: float = 600.0
+    # How often guests are looked for that died.
+    died_s: float = 5.0
+    # How long each of them rests before it is started again: before the first time, the second time, and so on.
+    rests_s: tuple[float, ...] = (0.0, 30.0, 120.0, 480.0)
     # Hosts of one rack fall silent within a few seconds of one another, as their heartbeats come. So long after it counts as down, no
     # host is taken for lost alone.
     spread_s: float = 5.0

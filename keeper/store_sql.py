@@ -1,4 +1,4 @@
-"""The keeper's rows in SQL, for both databases: campaigns with their hosts, movements, questions, budgets, policies.
+"""The keeper's rows in SQL, for both databases: campaigns with their hosts, movements, questions, budgets, policies, restarts.
 
 Any number of keepers write them. A campaign is worked on by the one keeper that holds it (`take`), until its lease ends. No rule rests on
 that: movements are granted under the lock of the ledger, and every other change is decided on locked rows. The locks' order: the
@@ -29,10 +29,12 @@ from bus.messages.keeping import (
 )
 from bus.messages.policies import PolicyScope, PolicyState
 from bus.messages.questions import AskQuestions, Question, QuestionId
+from engine.flavors import InstanceId
 from engine.inventories import ProviderId
 from keeper.core.campaigns import GOING, OPEN, OPEN_STAGES
 from keeper.core.policies import width_of
-from keeper.tables import budgets, campaigns, hosts, ledger, movements, policies, questions
+from keeper.core.recovery import Restart
+from keeper.tables import budgets, campaigns, hosts, ledger, movements, policies, questions, restarts
 from kit.sql import Database, DatabaseSettings, Id, Transaction, among, insert, open_database, read_once
 
 P = ParamSpec("P")
@@ -45,6 +47,7 @@ _movement = msgspec.json.Decoder(Movement).decode
 _question = msgspec.json.Decoder(Question).decode
 _budget = msgspec.json.Decoder(BudgetState).decode
 _policy = msgspec.json.Decoder(PolicyState).decode
+_restart = msgspec.json.Decoder(Restart).decode
 
 _is_open = campaigns.c.ended_at.is_(None)
 _key = sa.bindparam("key", type_=Id)
@@ -397,6 +400,21 @@ def delete_policy(connection: Connection, scope: PolicyScope, of: str) -> Policy
     return next(map(_policy, connection.scalars(gone.returning(policies.c.body))), None)
 
 
+# Guests that died
+
+
+def restarts_of(connection: Connection, wanted: Collection[InstanceId]) -> dict[InstanceId, Restart]:
+    query = sa.select(restarts.c.body).where(among(connection, restarts.c.instance, wanted))
+    return {each.instance: each for each in map(_restart, connection.scalars(query))}
+
+
+def save_restarts(connection: Connection, tried: Sequence[Restart]) -> None:
+    for each in tried:
+        new = {"at": each.at, "body": _encode(each)}
+        row = insert(connection, restarts).values(instance=each.instance, **new)
+        connection.execute(row.on_conflict_do_update(index_elements=[restarts.c.instance], set_=new))
+
+
 # Questions
 
 
@@ -512,6 +530,7 @@ def forget(connection: Connection, before: datetime, limit: int) -> int:
         (campaigns, campaigns.c.id),
     ):
         connection.execute(sa.delete(table).where(among(connection, column, gone)))
+    connection.execute(sa.delete(restarts).where(restarts.c.at < before))
     return len(gone)
 
 

@@ -1,4 +1,4 @@
-"""The keeper's tables, alike on PostgreSQL and SQLite: campaigns with their hosts, movements, questions, budgets, policies.
+"""The keeper's tables, alike on PostgreSQL and SQLite: campaigns with their hosts, movements, questions, budgets, policies, restarts.
 
 Fields by which rows are searched have a column; the whole row is in the body, as JSON. Change a table in two steps, each with its migration: first
 expand it, and contract it only in a later release.
@@ -125,6 +125,16 @@ budgets = Table(
     Column("name", String(255), primary_key=True),
     Column("body", LargeBinary, nullable=False),
 )
+# Guests that died and were started again.
+restarts = Table(
+    "keeper_restarts",
+    metadata,
+    Column("instance", Id, primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index(None, "at"),
+)
+
 policies = Table(
     "keeper_policies",
     metadata,

@@ -15,7 +15,7 @@ from keeper.handlers import Orders, Questions
 from keeper.hooks import Hooks
 from keeper.keeping import CampaignDriver
 from keeper.policies import PolicyBook
-from keeper.recovering import Recovery
+from keeper.recovering import Recovery, Restarting
 from keeper.settings import PACE, KeeperPace, KeeperSettings
 from keeper.store_sql import KeeperStore
 from kit.clock import now
@@ -41,6 +41,7 @@ def keeper_parts(
         station, schedulers, store, hooks, settings, id_=id_ or uuid4(), clock=clock, pace=pace
     )
     recovery = Recovery(station, schedulers, store, keeper.wake, clock=clock, pace=pace)
+    restarting = Restarting(station, schedulers, store, clock=clock, pace=pace)
     policies = PolicyBook(schedulers, store, hooks, clock)
     orders = Orders(schedulers, store, hooks, policies, clock=clock, wake=keeper.wake)
     questions = Questions(schedulers, store, policies, clock)
@@ -50,6 +51,7 @@ def keeper_parts(
         Worker(station, Subscription("keeper.questions", questions.handlers(), store, before_burial=buried)),
         keeper,
         recovery.looking,
+        restarting,
         station,
     )
 

@@ -34,6 +34,7 @@ metadata = MetaData(
 )
 
 # As text: PostgreSQL uses the index only for a condition without parameters.
+BY_ITSELF = text("what = 'stopped'")
 WITHOUT_HOST = text("host = '' AND ended_at IS NULL")
 DELETED_UNPLACED = text("cell = 'cell0' AND ended_at IS NOT NULL")
 
@@ -142,6 +143,13 @@ changes = Table(
     Column("size", LargeBinary),
     Index(None, "asked_at"),
     # What goes on: few rows of many.
+    # For instances that have stopped by themselves: few rows of many, and no others are written to it.
+    Index(
+        "ix_instance_changes_by_themselves",
+        "instance",
+        postgresql_where=BY_ITSELF,
+        sqlite_where=BY_ITSELF,
+    ),
     Index(
         "ix_instance_changes_open",
         "asked_at",

@@ -251,6 +251,10 @@ class Waiting(Value, frozen=True):
     reason: str = ""
 
 
+# What a stopped instance says as its reason begins so if it died. One whose guest has shut down, or that somebody has stopped, has not.
+DIED = "died: "
+
+
 class InstanceState(Value, frozen=True):
     """The full state of an instance as of `sequence`. A state with a lower sequence is outdated.
 
@@ -374,6 +378,8 @@ class AskInstances(ProjectMessage, frozen=True, tag="instance.query"):
     request_prefix: IdPrefix = ""
     # Without deleted instances.
     living: bool = False
+    # Only those that have stopped by themselves, and are stopped: they died, or their guests have shut down.
+    died: bool = False
     order: InstanceOrder = "id"
     backwards: bool = False
     # Also count all instances that are asked for, as far as one question may read.

@@ -15,6 +15,7 @@ from uuid import UUID
 import libvirt
 from msgspec import Struct
 
+from bus.messages.build import DIED
 from compute_sim.core.hosts import Host, aggregate_of, pools_of, read_pools
 from compute_sim.core.trees import ProviderTree
 from compute_sim.libvirt import disks
@@ -172,15 +173,16 @@ class Hypervisor:
 # What libvirt says of its machine and of the domains there, read by the rules of core/.
 
 
+# Those that have died may be started again.
 _STATE_WORDS = {
     libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN: "its guest has shut down",
     libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED: "its domain was destroyed in libvirt, by none of our orders",
-    libvirt.VIR_DOMAIN_SHUTOFF_CRASHED: "its hypervisor process has ended",
+    libvirt.VIR_DOMAIN_SHUTOFF_CRASHED: DIED + "its hypervisor process has ended",
     libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED: "its domain was migrated away in libvirt, by none of our orders",
     libvirt.VIR_DOMAIN_SHUTOFF_SAVED: "its domain was saved in libvirt, by none of our orders",
-    libvirt.VIR_DOMAIN_SHUTOFF_FAILED: "its hypervisor has failed",
-    libvirt.VIR_DOMAIN_SHUTOFF_DAEMON: "libvirt was restarted, and its process was gone",
-    libvirt.VIR_DOMAIN_SHUTOFF_UNKNOWN: "its domain is off, for a reason that libvirt does not know",
+    libvirt.VIR_DOMAIN_SHUTOFF_FAILED: DIED + "its hypervisor has failed",
+    libvirt.VIR_DOMAIN_SHUTOFF_DAEMON: DIED + "libvirt was restarted, and its process was gone",
+    libvirt.VIR_DOMAIN_SHUTOFF_UNKNOWN: DIED + "its domain is off, for a reason that libvirt does not know",
 }
 GONE = "its domain does not exist any more"
 

@@ -103,6 +103,16 @@ def group_of(rule: PolicyRule, subject: PolicySubject) -> str:
     return f"domain {domain}" if domain else f"cell {subject.cell}"
 
 
+def restarts_max(rule: PolicyRule) -> int:
+    """How often a guest that died is started again."""
+    return max(rule.restarts, 1 if rule.guests == "restart" else 0)
+
+
+def may_restart(policies: Iterable[PolicyState]) -> bool:
+    """Does any policy have guests that died started again?"""
+    return any(each.policy.restarts or each.policy.guests == "restart" for each in policies)
+
+
 def may_evacuate(policies: Iterable[PolicyState]) -> bool:
     """Does any policy have guests of lost hosts evacuated?"""
     return any(each.policy.guests == "evacuate" for each in policies)

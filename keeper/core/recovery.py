@@ -12,11 +12,14 @@ from uuid import uuid5
 
 from msgspec import structs
 
+from bus.messages.build import InstanceState
 from bus.messages.keeping import CampaignHost, CampaignId, CampaignState, CampaignWork, Movement
+from bus.messages.moves import MoveInstance
 from bus.messages.questions import PossibleAnswer, Question, QuestionId
-from engine.hosts import NODE, HostState
-from engine.inventories import ProviderId
-from keeper.core.campaigns import GOING, staged, withdrawn
+from engine.flavors import InstanceId, RequestId
+from engine.hosts import NODE, HostState, host_in_cell
+from engine.inventories import Moment, ProviderId, Value
+from keeper.core.campaigns import FOR_USER_MAX, GOING, staged, withdrawn
 from keeper.core.policies import PolicyRule
 
 # Lost hosts count against their limit for so long.
@@ -24,6 +27,49 @@ COUNTED_FOR = timedelta(hours=1)
 GUESTS_AT_ONCE = 100
 HELD_MAX = 1000
 NAMED_MAX = 20
+
+
+# One that has run for so long since it was started counts as whole.
+WHOLE_AFTER = timedelta(hours=1)
+# An order to start a guest that has shown nothing for so long has failed.
+STARTED_WITHIN = timedelta(seconds=30)
+
+
+class Restart(Value, frozen=True):
+    """A guest that died, and was started again `tries` times in a row, the last time `at`."""
+
+    instance: InstanceId
+    tries: int
+    at: Moment
+
+
+def tries_of(known: Restart | None, died_at: datetime) -> int:
+    """How often it was started again in a row."""
+    return 0 if known is None or died_at - known.at > WHOLE_AFTER else known.tries
+
+
+def next_try(
+    told: InstanceState, known: Restart | None, most: int, now: datetime, rests_s: Sequence[float]
+) -> Restart | None:
+    """The try that is due now for a guest that died; None if none is: it rests, is being started, or was started often enough."""
+    died_at = told.changed_at or now
+    tries = tries_of(known, died_at)
+    if tries >= most or now < died_at + timedelta(seconds=rests_s[min(tries, len(rests_s) - 1)]):
+        return None
+    if known is not None and known.at >= died_at and now < known.at + STARTED_WITHIN:
+        return None
+    return Restart(told.id, tries + 1, now)
+
+
+def start_for(told: InstanceState, restart: Restart, most: int) -> MoveInstance:
+    """The order to start a guest again. Two keepers that send it send the same one."""
+    return MoveInstance(
+        request_id=RequestId(uuid5(told.id, f"start {restart.tries} {told.sequence}")),
+        instance=told.id,
+        kind="start",
+        source=host_in_cell(told.cell, told.host),
+        for_user=f"restart {restart.tries} of {most}: it {told.reason}"[:FOR_USER_MAX],
+    )
 
 
 class Suspect(NamedTuple):

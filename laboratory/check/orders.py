@@ -79,7 +79,7 @@ class InstanceOrders:
         return self._order(kind, attempt, flavor=self.on.flavor, share=self.on.share_of_it, **fields)
 
     def spawn(self, attempt: int = 1, *, stopped: bool = False) -> SpawnInstance:
-        name = f"check-{str(self.instance)[:8]}"
+        name = f"check-{str(self.instance)[-8:]}"
         return self._build(SpawnInstance, attempt, image=self.on.image, name=name, stopped=stopped)
 
     def receive(

@@ -19,8 +19,9 @@ from sqlalchemy import Connection
 
 from engine.hosts import cell_and_name
 from kit.sql import among, begins_with
-from scheduler_worker.core.instances.rows import LIVING
+from scheduler_worker.core.instances.rows import LIVING, STOPPED
 from scheduler_worker.store_sql.values import InstanceQuery
+from scheduler_worker.tables import BY_ITSELF, changes
 from scheduler_worker.tables import instances as table
 
 # The characters of a name that count for the order. With a cell, a host and an id it must fit into an entry of an index, which PostgreSQL limits to 2,700 bytes.
@@ -175,10 +176,7 @@ def _source_for_order(connection: Connection, query: InstanceQuery) -> _Source |
 
 def _sources(connection: Connection, query: InstanceQuery) -> Iterator[_Source]:
     """The indexes by which the question may be read, those that usually find fewest rows first."""
-    if query.instances:
-        yield _Source((among(connection, table.c.id, query.instances),), ("id",), is_small=True)
-    if query.request_id is not None:
-        yield _Source((table.c.request_id == query.request_id,), ("age",), is_small=True)
+    yield from _small_sources(connection, query)
     if connection.dialect.name == "postgresql":
         connection.execute(_BY_INDEX)
     if query.host:
@@ -193,6 +191,17 @@ def _sources(connection: Connection, query: InstanceQuery) -> Iterator[_Source]:
         yield _Source((table.c.project == query.project,), ("id",))
     if query.cell and query.order == "host":
         yield _Source((table.c.cell == query.cell,), ("host",))
+
+
+def _small_sources(connection: Connection, query: InstanceQuery) -> Iterator[_Source]:
+    """Those that have few rows, whatever else is asked for."""
+    if query.instances:
+        yield _Source((among(connection, table.c.id, query.instances),), ("id",), is_small=True)
+    if query.request_id is not None:
+        yield _Source((table.c.request_id == query.request_id,), ("age",), is_small=True)
+    if query.died:
+        by_themselves = sa.select(changes.c.instance).where(BY_ITSELF)
+        yield _Source((table.c.id.in_(by_themselves), table.c.state == STOPPED), ("id",), is_small=True)
 
 
 def _on_host(connection: Connection, host: str) -> _Source:
@@ -218,7 +227,7 @@ def _filters(
     yield columns.request_id.is_not(None)
     for column, value in (
         (columns.request_id, query.request_id),
-        (columns.state, query.state),
+        (columns.state, query.state or (STOPPED if query.died else "")),
         (columns.cell, query.cell),
         (columns.project, query.project),
         (columns.name, query.name),

@@ -64,7 +64,7 @@ class InstanceQuery(Struct, frozen=True):
     They come in the `order` of `AskInstances`, beginning after the instance `after`. With `project` or `state`, only instances of
     that project or in that state are read. With `host`, only instances in one of the states `LIVING`, on the host of
     this name: in the cell before it if there is one (`c1/h1`), otherwise in any cell. With `living`, deleted instances are
-    left out; so they are in the order by hosts. The prefixes are the first digits of ids, `part` is a part of names. No more than
+    left out; so they are in the order by hosts. The prefixes are the first digits of ids, `part` is a part of names. With `died`, only those that have stopped by themselves and are stopped. No more than
     `read_max` rows are read.
     """
 
@@ -83,6 +83,7 @@ class InstanceQuery(Struct, frozen=True):
     part: str = ""
     flavor: str = ""
     image: str = ""
+    died: bool = False
     order: InstanceOrder = "id"
     backwards: bool = False
     read_max: int = READ_MAX

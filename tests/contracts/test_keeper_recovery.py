@@ -12,7 +12,7 @@ from msgspec import structs
 from bus.message import Message
 from bus.messages.build import AskInstances, InstanceDetails, InstancesFound, InstanceState, Size
 from bus.messages.hosts import AskHosts, HostsFound
-from bus.messages.keeping import CampaignHost, CampaignState
+from bus.messages.keeping import CampaignHost, CampaignState, MovementLife
 from bus.messages.policies import KeepingPolicy, PolicyState
 from bus.messages.questions import AskQuestions
 from engine.flavors import InstanceId, RequestId
@@ -314,7 +314,7 @@ async def test_a_host_is_taken_from_a_drain_with_what_goes_on_and_not_from_an_ev
     (taken,) = await store.read(rows.host_page, drain.id, None, 9)
     assert (taken.stage, taken.reason) == ("failed", "it is lost: campaign lost-c1-h1 has it now")
     (lost,) = [each for each in await sky.campaigns() if each.name == "lost-c1-h1"]
-    lives = ("moving", "granted", "withdrawn")
+    lives: Sequence[MovementLife] = ("moving", "granted", "withdrawn")
     assert {each.id.int: each.life for each in await store.read(rows.movements_of, lost.id, lives)} == {
         2: "moving",
         3: "granted",

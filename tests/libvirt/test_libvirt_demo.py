@@ -40,7 +40,7 @@ async def test_twenty_guests_run_through_a_kill_a_resize_and_a_libvirtd_that_goe
     said = (
         "20 guests are active",
         "a guest of Moorage is up",
-        "it is stopped: its hypervisor process has ended",
+        "it is stopped: died: its hypervisor process has ended",
         "was resized from 32 to 64 MiB: its domain has 65,536 KiB",
         "instances stay active: nobody knows better",
         "✓ 20 active instances and 20 running domains on 4 hosts are the same, and no other is defined",

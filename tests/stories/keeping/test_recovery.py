@@ -1,15 +1,18 @@
 """Lost hosts are recovered by policy: switched off, emptied, told; and where too much is lost at once, a person is asked."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
-from bus.messages.build import BuildRejected
+from bus.messages.build import DIED, BuildRejected
 from bus.messages.hosts import HostPlace, HostsPlaced, PlaceHosts, SetHost
 from bus.messages.keeping import AskCampaigns, CampaignHost, CampaignsFound, CampaignState
+from bus.messages.moves import AskHistory, HistoryFound
 from bus.messages.policies import (
     AskPolicies,
     DeletePolicy,
@@ -18,8 +21,12 @@ from bus.messages.policies import (
     PolicyScope,
     SetPolicy,
 )
+from compute_sim.core.attempts import AttemptRecord
+from compute_sim.drivers import GuestStopped
+from engine.flavors import InstanceId
+from engine.inventories import ProviderId
 from keeper.settings import KeeperSettings
-from keeper.store_sql import KeeperStore
+from keeper.store_sql import KeeperStore, restarts_of
 from laboratory.computes.driver import SimulatedDriver
 from laboratory.computes.faults import FallsSilent, FaultScript
 from laboratory.computes.hosts import SimulatedHost
@@ -261,3 +268,84 @@ async def test_of_two_policies_the_narrower_counts_and_wrong_ones_are_refused(
         assert "power-off" in wrong["policy.fence"][0].reason
         gone = await here.cloud.ask(DeletePolicy(scope="cell", of="c1"), PoliciesFound)
         assert [each.policy.guests for each in gone.policies] == ["restart"]
+
+
+HOST = SimulatedHost(name="h1")
+
+
+class Dying(HeldDriver):
+    """Its guests die again and again, for the reason `why`, until it is empty."""
+
+    def __init__(self, driver: SimulatedDriver, clock: Clock[float]) -> None:
+        super().__init__(driver, clock)
+        self.why = ""
+        self.times = 0
+
+    def wake_with(self, wake: Callable[[ProviderId], None]) -> None:
+        self._wake_later = partial(asyncio.get_running_loop().call_later, 0.02, wake, self.root)
+
+    def stopped(self, running: Iterable[AttemptRecord]) -> Sequence[GuestStopped]:
+        # It is asked again and again.
+        self._wake_later()
+        found = [GuestStopped(each, self.why) for each in running] if self.why else []
+        self.times += len(found)
+        return found
+
+
+@asynccontextmanager
+async def dying(bus: str, books: str, **says: Any) -> AsyncIterator[tuple[Recovering, Dying, InstanceId]]:
+    driver = Dying(SimulatedDriver(HOST, FaultScript(spawn_ms=0, start_ms=0)), Clock(0.0))
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(),
+        open_conductor_store(books, "c1") as cells,
+        setup.conductor(cells),
+        setup.computes(drivers=[driver]),
+        open_keeper_store(books) as rows,
+        setup.keeper(rows),
+    ):
+        await setup.until_reported("h1")
+        here = Recovering(Movers(setup), rows, Clock(0.0), ())
+        await here.policy(**says)
+        guest = await here.here.booted(1, "h1")
+        driver.stopped(())
+        yield here, driver, guest
+
+
+@STAGES
+async def test_a_guest_that_dies_is_started_again_so_many_times_and_then_stays_stopped(
+    bus: str, books: str
+) -> None:
+    async with dying(bus, books, restarts=3) as (here, driver, guest):
+        driver.why = f"{DIED}its hypervisor process has ended"
+        told = await until(
+            lambda: here.cloud.ask(AskPolicies(instance=guest), PoliciesFound),
+            "it was started three times",
+            lambda told: told.counts[-1].value.startswith("3, "),
+        )
+        assert told.counts[-1].field == "started_again"
+        await until(lambda: driver.times, "it has died once more", lambda times: times == 4)
+        state = await here.here.until(guest, "stopped", "done")
+        history = (await here.cloud.ask(AskHistory(instance=guest), HistoryFound)).changes
+        starts = [each.by for each in history if each.what == "start"]
+        assert ["restart 1 of 3" in starts[0], len(starts)] == [True, 3]
+        assert await here.cloud.instance(guest) == state
+
+        # A person may start it all the same.
+        driver.why = ""
+        await here.here.move(guest, "start")
+        await here.here.until(guest, "active", "done")
+
+
+@EMBEDDED
+async def test_a_guest_that_has_shut_down_is_left_alone(bus: str, books: str) -> None:
+    async with dying(bus, books, restarts=3) as (here, driver, guest):
+        driver.why = "its guest has shut down"
+        await until(
+            lambda: here.cloud.instance(guest),
+            "it is stopped",
+            lambda state: state.state == "stopped",
+        )
+        other = await here.rows.read(restarts_of, (guest,))
+        assert (other, driver.times) == ({}, 1)

@@ -110,7 +110,7 @@ async def test_a_person_has_moves_wait_for_room_and_sees_why(home: Path) -> None
         await cloud.json("host", "set", SECOND, "down")
         evacuate = ("evacuate", SECOND, "--yes")
         await cloud.says(1, "its move waits for room until", *evacuate, "--timeout", "3")
-        await cloud.says(1, "abort that first", *evacuate, "--wait-for-room", "0")
+        await cloud.says(1, "wait for its end", *evacuate, "--wait-for-room", "0")
         await cloud.json("delete", full, "--wait")
         await until(
             lambda: shown(lost),

@@ -84,11 +84,18 @@ CELL = "harbour"
 SMALL = ("--vcpus", "1", "--ram", "512", "--disk", "5")
 # In the other cell, hosts are so slow to receive an instance that its move can be aborted.
 SLOW = "island-host-0000"
+# It is silent before a page comes to its evacuation.
+LOST = "harbour-host-00009"
 FAULTS = f"""
 [[faults]]
 is = "receives_slowly"
 hosts = ["{SLOW}*"]
 receive_ms = 600000
+
+[[faults]]
+is = "dies"
+hosts = ["{LOST}"]
+after_s = 10
 """
 
 
@@ -220,21 +227,20 @@ class Reader:
         return moving
 
     async def _on_a_lost_host(self) -> dict[str, Any]:
-        """Alone there, as on a host that is drained."""
-        instance = await self.active()
-        await self._leave_only(instance["host"], instance["id"])
-        await self.json("host", "set", instance["host"], "down", "--reason", "lost")
-        return instance
+        """One was booted there before the host was lost."""
+        (instance,) = await self.json("list", "--host", LOST)
+        await self.json("host", "set", LOST, "down", "--reason", "lost")
+        return dict(instance)
 
     async def _on_its_own_host(self) -> dict[str, Any]:
         host = f"{CELL}-host-00008"
         await self._leave_only(host)
         return await self._booted(*SMALL, f"--host={host}")
 
-    async def _leave_only(self, host: str, kept: str = "") -> None:
+    async def _leave_only(self, host: str) -> None:
         """Deletes what else is on the host: what was moved there, and not confirmed, could not leave it."""
         listed = await self.json("list")
-        if others := [each["id"] for each in listed if each["host"] == host and each["id"] != kept]:
+        if others := [each["id"] for each in listed if each["host"] == host]:
             await self.json("delete", "--wait", *others)
 
     # Commands that are not over by themselves, and other programs
@@ -266,11 +272,17 @@ class Reader:
 async def a_reader(home: Path) -> AsyncIterator[Reader]:
     faults = home / "faults.toml"
     faults.write_text(FAULTS)
-    fence = home / "ipmi-off"
+    hooks = home / "hooks"
+    hooks.mkdir()
+    fence = hooks / "power-off"
     fence.write_text("#!/bin/sh\nexit 0\n")
     fence.chmod(0o700)
-    words = ("--hosts", "8", "--nodes", "4", "--daemons", "2", "--faults", str(faults))
-    async with up(home, *words, PATH=f"{home}:/usr/bin:/bin") as cloud:
+    words = ("--hosts", "9", "--nodes", "4", "--daemons", "2", "--faults", str(faults))
+    pace = {"MOOR_BUS_HOST_DOWN_S": "8", "MOOR_COMPUTE_BEAT_S": "2"}
+    async with up(home, *words, MOOR_KEEPER_HOOKS_FOLDER=str(hooks), **pace) as cloud:
+        # It stays alone there.
+        await cloud.json("boot", *SMALL, "--host", LOST)
+        await cloud.json("host", "set", LOST, "draining")
         yield Reader(home, cloud)
 
 

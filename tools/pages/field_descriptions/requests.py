@@ -278,6 +278,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "id_prefix": "only instances whose ids begin with these digits: 4 or more, hexadecimal, lower case, without dashes",
         "request_prefix": "only instances of requests whose ids begin with these digits",
         "living": "true: without deleted instances",
+        "died": "true: only those that are stopped without an order: they died, or their guests have shut down",
         "order": "`id`, `age`, `name` or `host`",
         "backwards": "true: the last one in this order first",
         "counted": "true: also say how many there are on all pages",
