@@ -84,8 +84,11 @@ DOORS = {
         behind=("compute_sim.core", "compute_sim.drivers", "compute_sim.guests", "compute_sim.libvirt"),
     ),
     "the next step of a node, and who takes it": Door(("ironic_sync.core", "ironic_sync.membership")),
-    "what a keeper decides: campaigns, and what budgets let begin": Door(
-        ("keeper.core.campaigns", "keeper.core.fencing", "keeper.core.grants")
+    "what a keeper decides: campaigns, what budgets let begin, and what becomes of what is lost": Door(
+        (
+            *("keeper.core.campaigns", "keeper.core.fencing", "keeper.core.grants"),
+            *("keeper.core.policies", "keeper.core.recovery"),
+        )
     ),
     "audit books": Door(("moor.client.books", "cell_conductor.core.books")),
     "a broker, its users, their rights, and its dead letters": Door(
@@ -136,6 +139,7 @@ DOORS = {
             *("scheduler_worker.waiting", "ironic_sync.applying", "ironic_sync.deploying"),
             *("ironic_sync.events", "ironic_sync.sweeping"),
             *("keeper.asking", "keeper.granting", "keeper.keeping", "keeper.hooks"),
+            *("keeper.policies", "keeper.recovering"),
         ),
     ),
     "a cloud for trials: its hosts, nodes and servers": Door(
