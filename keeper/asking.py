@@ -9,11 +9,19 @@ from msgspec import structs
 from bus.message import Message
 from bus.messages.build import DIED, AskInstances, BuildRejected, InstancesFound, InstanceState
 from bus.messages.catalog import AskFlavors, FlavorsFound
-from bus.messages.hosts import AggregatesFound, AskAggregates, AskHosts, HostSet, HostsFound, SetHost
+from bus.messages.hosts import (
+    AggregatesFound,
+    AskAggregates,
+    AskHosts,
+    HostSet,
+    HostsFound,
+    HostUse,
+    SetHost,
+)
 from bus.messages.keeping import CAMPAIGN_HOSTS_MAX, CampaignHost, CampaignState, CampaignWork
 from bus.messages.planning import AskDrain, DrainedInstance, DrainFound
 from bus.messages.policies import PolicyScope
-from bus.messages.projects import AskGroups, GroupsFound
+from bus.messages.projects import AskGroups, GroupsFound, GroupState
 from engine.flavors import InstanceId
 from engine.hosts import HostMode, HostState, host_in_cell
 from engine.inventories import GroupId, ProviderId
@@ -75,9 +83,9 @@ class Schedulers:
         pages = await self._pages(questions, InstancesFound)
         return {each.id: each for some in pages.values() for page in some for each in page.instances}
 
-    async def with_details(self, instance: InstanceId) -> Guests:
-        """This instance with its details, if there is one."""
-        (page,) = await self._asked((AskInstances(instances=(instance,), limit=1),), InstancesFound)
+    async def with_details(self, *ids: InstanceId) -> Guests:
+        """These instances with their details, as far as there are any."""
+        (page,) = await self._asked((AskInstances(instances=ids, limit=ASKED_MAX),), InstancesFound)
         return [*zip(page.instances, page.details, strict=True)]
 
     async def died(self) -> Guests:
@@ -131,6 +139,23 @@ class Schedulers:
         """All hypervisors; of a cell or a domain alone, if one is named."""
         return await self._all_hosts(AskHosts(cell=cell, place=place, kind="hypervisor", limit=HOSTS_PAGE))
 
+    async def loads_in(self, *, cell: str = "", place: str = "") -> list[tuple[HostState, HostUse]]:
+        """All hypervisors as `hosts_in` has them, with what they have and what of it is used, if placement knows them."""
+        question = AskHosts(cell=cell, place=place, kind="hypervisor", limit=HOSTS_PAGE)
+        (pages,) = (await self._pages({(): question}, HostsFound)).values()
+        told = [each for page in pages for each in zip(page.hosts, page.uses, strict=True)]
+        return [(host, use) for host, use in told if use.classes]
+
+    async def loads_called(self, names: Collection[str]) -> list[tuple[HostState, HostUse]]:
+        """The hosts that have these names, with what they have and what of it is used."""
+        found = await self._asked([AskHosts(name=each) for each in names], HostsFound)
+        return [each for page in found for each in zip(page.hosts, page.uses, strict=True)]
+
+    async def groups(self) -> dict[GroupId, GroupState]:
+        """All server groups, without their members."""
+        (pages,) = (await self._pages({(): AskGroups(limit=ASKED_MAX)}, GroupsFound)).values()
+        return {each.id: each for page in pages for each in page.groups}
+
     async def hosts_under(self, scope: PolicyScope, of: str) -> list[HostState] | None:
         """The hypervisors that a policy of this scope is for, none of projects and flavors; or None if there is no such thing."""
         match scope:
@@ -179,14 +204,24 @@ class Schedulers:
         }
 
     async def plan(
-        self, instances: Sequence[InstanceId], work: CampaignWork, avoid: Iterable[CampaignHost]
+        self,
+        instances: Sequence[InstanceId],
+        work: CampaignWork,
+        avoid: Iterable[CampaignHost] = (),
+        wishes: Mapping[InstanceId, str] | None = None,
     ) -> dict[InstanceId, DrainedInstance]:
-        """Where these instances would go, if all left their hosts at once, and none went to one of the hosts to avoid."""
+        """Where these instances would go, if all left their hosts at once, and none went to one of the hosts to avoid. `wishes` has for each
+        of them the host to which it is to go, empty for any.
+        """
         away = tuple([each.id for each in avoid])
         plans: dict[InstanceId, DrainedInstance] = {}
         for some in batches_of(instances, ASKED_MAX):
             question = AskDrain(
-                instances=tuple(some), avoid=away, to=work.to, evacuate=work.kind == "evacuate"
+                instances=tuple(some),
+                wishes=tuple([wishes[each] for each in some]) if wishes is not None else (),
+                avoid=away,
+                to=work.to,
+                evacuate=work.kind == "evacuate",
             )
             (found,) = await self._asked((question,), DrainFound)
             plans |= {each.id: each for each in found.instances}

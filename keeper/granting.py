@@ -17,7 +17,8 @@ from engine.flavors import InstanceId
 from engine.inventories import GroupId
 from keeper import store_sql as rows
 from keeper.asking import ASKED_MAX, Schedulers
-from keeper.core.campaigns import EMPTYING, GOING, OPEN_STAGES, PLANNED, as_planned, may_wait
+from keeper.balancing import Balancing
+from keeper.core.campaigns import EMPTYING, GOING, OPEN_STAGES, PLANNED, as_planned, may_wait, withdrawn
 from keeper.core.grants import HOUR, MovementLedger, decide_grants, first_of_unit, short_of, units_of
 from keeper.settings import KeeperPace
 from keeper.store_sql import KeeperStore
@@ -30,10 +31,16 @@ class Granting:
     """Has movements of campaigns granted, and knows which rest until they are planned again."""
 
     def __init__(
-        self, schedulers: Schedulers, store: KeeperStore, clock: Callable[[], datetime], pace: KeeperPace
+        self,
+        schedulers: Schedulers,
+        store: KeeperStore,
+        balancing: Balancing,
+        clock: Callable[[], datetime],
+        pace: KeeperPace,
     ) -> None:
         self._schedulers = schedulers
         self._store = store
+        self._balancing = balancing
         self._clock = clock
         self._pace = pace
         self._rests: dict[MovementId, datetime] = {}
@@ -93,6 +100,9 @@ class Granting:
         unless there is no other.
         """
         work, now = campaign.work, self._clock()
+        if work.kind == "balance":
+            judged = await self._balancing.judged(campaign, [each for unit in units for each in unit])
+            return [[judged[each.instance] for each in unit] for unit in units]
         stages = (*OPEN_STAGES, "done", "failed")
         there = await self._store.read(rows.hosts_at, campaign.id, stages, CAMPAIGN_HOSTS_MAX)
         stay_away = [each for each in there if each.stage in OPEN_STAGES or work.kind != "restart"]
@@ -135,6 +145,8 @@ class Granting:
             stored = {each.id: each for each in locked}
             # What another keeper has changed since is planned anew.
             units = [[each for each in unit if stored.get(each.id) == was[each.id]] for unit in seen]
+            if campaign.work.kind == "balance":
+                units = await self._rested(transaction.run, campaign, units)
             may_begin = [
                 first_of_unit(unit)
                 for unit in units
@@ -153,6 +165,21 @@ class Granting:
                 rows.save_movements, [*granted, *(each for each in others if each != stored[each.id])]
             )
         return granted, {each.id: each.reason for unit in seen for each in unit if each.id not in begun}
+
+    async def _rested(
+        self,
+        run: Callable[..., Awaitable[Any]],
+        campaign: CampaignState,
+        units: Sequence[Sequence[Movement]],
+    ) -> list[list[Movement]]:
+        """These steps; those whose guest has moved meanwhile, within its rest, are withdrawn."""
+        now = self._clock()
+        ids = [each.instance for unit in units for each in unit]
+        moved = await run(rows.moved_since, now - timedelta(seconds=campaign.work.rest_s), ids)
+        why = "it has moved meanwhile, and rests"
+        return [
+            [withdrawn(each, why, now) if each.instance in moved else each for each in unit] for unit in units
+        ]
 
     async def _ledger(
         self, run: Callable[..., Awaitable[Any]], campaign: CampaignState, active: Active, now: datetime

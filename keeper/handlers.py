@@ -33,6 +33,7 @@ from bus.messages.keeping import (
     CampaignState,
     CampaignWork,
     DeleteBudget,
+    Movement,
     MovementsFound,
     PlannedMovement,
     SetBudget,
@@ -43,9 +44,10 @@ from bus.messages.policies import AskPolicies, DeletePolicy, SetPolicy
 from bus.messages.questions import AnswerQuestion, AskQuestions, QuestionsFound
 from bus.unreadable import Unreadable
 from bus.workers.handlers import Answer, Bury, Handlers, ReadOnly, Received, Said, answering
-from engine.hosts import HostState, host_in_cell, names_clash
 from keeper import store_sql as rows
-from keeper.asking import Schedulers, forgotten, named
+from keeper.asking import Schedulers, named
+from keeper.balancing import Balancing, begun_by, why_no_steps
+from keeper.beginning import CampaignHosts, begin_campaign
 from keeper.core.campaigns import HELD, rejected, wrong_work
 from keeper.core.fencing import after_answer_of, after_answer_to_all, closed, question_about
 from keeper.core.grants import HOUR, Use, told_use, wrong_budget
@@ -58,54 +60,6 @@ LIVES: Mapping[str, CampaignLife] = {"pause": "paused", "resume": "running", "ca
 RATE_OVER = timedelta(minutes=15)
 
 
-class CampaignHosts:
-    """Finds the hosts that a campaign is over."""
-
-    def __init__(self, schedulers: Schedulers) -> None:
-        self._schedulers = schedulers
-
-    async def of(self, work: CampaignWork) -> list[CampaignHost] | BuildRejected:
-        """The hosts in the order of their turns: those with the fewest guests first, so that their room takes the guests of the others."""
-        found = await (self._named(work) if work.hosts else self._schedulers.hosts_for(work))
-        if isinstance(found, BuildRejected):
-            return found
-        if not found:
-            asked_for = f"cell {work.cell or 'any'}, place {work.place or 'any'}, mode {work.mode or 'any'}"
-            return rejected("work.hosts", "", f"no host has this: {asked_for}")
-        if len(found) > CAMPAIGN_HOSTS_MAX:
-            return rejected(
-                "work.hosts", len(found), f"a campaign is over at most {CAMPAIGN_HOSTS_MAX} hosts"
-            )
-        wrong = next((each for each in found if each.up is (work.kind == "evacuate")), None)
-        if wrong is not None:
-            why = "is up, so nothing is evacuated: set it down first" if wrong.up else "is down: evacuate it"
-            return rejected("work.hosts", host_in_cell(wrong.cell, wrong.name), f"host {wrong.name} {why}")
-        found.sort(key=lambda each: (each.instances, each.cell, each.name))
-        return [
-            CampaignHost(id=each.id, host=each.name, cell=each.cell, place=each.place, fence=work.fence)
-            for each in found
-        ]
-
-    async def _named(self, work: CampaignWork) -> list[HostState] | BuildRejected:
-        found: dict[object, HostState] = {}
-        called = await self._schedulers.hosts_called(dict.fromkeys(work.hosts))
-        for name, known in called.items():
-            hosts = known or await self._forgotten(name, work)
-            if len(hosts) != 1:
-                cells = sorted({each.cell for each in hosts})
-                return rejected("work.hosts", name, names_clash(name, cells) if hosts else "no such host")
-            found[hosts[0].id] = hosts[0]
-        return [*found.values()]
-
-    async def _forgotten(self, name: str, work: CampaignWork) -> Sequence[HostState]:
-        """A host that schedulers have forgotten may still have guests to evacuate."""
-        if work.kind != "evacuate":
-            return ()
-        guests = (await self._schedulers.guests_on((name,)))[name]
-        cells = sorted({(each.cell, each.host) for each, _ in guests})
-        return [forgotten(cell, host) for cell, host in cells]
-
-
 class Orders:
     def __init__(
         self,
@@ -113,6 +67,7 @@ class Orders:
         store: KeeperStore,
         hooks: Hooks,
         policies: PolicyBook,
+        balancing: Balancing,
         *,
         clock: Callable[[], datetime],
         wake: Callable[[], None],
@@ -120,6 +75,7 @@ class Orders:
         self._store = store
         self._hooks = hooks
         self._policies = policies
+        self._balancing = balancing
         self._hosts = CampaignHosts(schedulers)
         self._clock = clock
         self._wake = wake
@@ -149,28 +105,28 @@ class Orders:
         )
         if known := await self._store.read(rows.campaigns_called, str(order.id)):
             return await self._same(known[0], wanted)
-        hosts = self._why_wrong(order.work) or await self._hosts.of(order.work)
-        if isinstance(hosts, BuildRejected):
-            return hosts
-        async with self._store.transaction() as transaction:
-            await transaction.run(rows.lock_ledger)
-            # It may have come twice at the same time.
-            if (same := await transaction.run(rows.lock_campaign, order.id)) is not None:
-                return await self._same(same, wanted)
-            for other in await transaction.run(rows.campaigns_called, wanted.name):
-                if other.ended_at is None:
-                    why = f"campaign {other.id} of this name goes on: choose another name"
-                    return rejected("name", wanted.name, why)
-            taken = await transaction.run(rows.others_with, [each.id for each in hosts])
-            free = [each for each in hosts if each.id not in taken]
-            if taken and not (order.join and free):
-                host = next(each for each in hosts if each.id in taken)
-                why = f"campaign {taken[host.id].name} has it: wait for its end, or join to take only the hosts that no campaign has"
-                return rejected("work.hosts", host_in_cell(host.cell, host.host), why)
-            await transaction.run(rows.add_campaign, wanted)
-            await transaction.run(rows.add_hosts, order.id, free)
+        begun = self._why_wrong(order.work) or await self._begun(wanted)
+        if isinstance(begun, BuildRejected):
+            return begun
+        campaign = await begin_campaign(self._store, wanted, *begun, join=order.join)
+        if isinstance(campaign, BuildRejected):
+            return campaign
         self._wake()
-        return await self._told(wanted)
+        return await self._same(campaign, wanted)
+
+    async def _begun(
+        self, wanted: CampaignState
+    ) -> tuple[Sequence[CampaignHost], Sequence[Movement]] | BuildRejected:
+        """The hosts with which a campaign begins, and the movements that are planned already."""
+        if wanted.work.kind != "balance":
+            hosts = await self._hosts.of(wanted.work)
+            return hosts if isinstance(hosts, BuildRejected) else (hosts, ())
+        plan = await self._balancing.plan(wanted.work)
+        if isinstance(plan, BuildRejected):
+            return plan
+        if not plan.steps:
+            return rejected("work.goal", wanted.work.goal, why_no_steps(plan))
+        return begun_by(wanted, plan, self._clock())
 
     def _why_wrong(self, work: CampaignWork) -> BuildRejected | None:
         if wrong := wrong_work(work):
@@ -286,10 +242,12 @@ class Questions:
         schedulers: Schedulers,
         store: KeeperStore,
         policies: PolicyBook,
+        balancing: Balancing,
         clock: Callable[[], datetime],
     ) -> None:
         self._schedulers = schedulers
         self._policies = policies
+        self._balancing = balancing
         self._hosts = CampaignHosts(schedulers)
         self._store = store
         self._clock = clock
@@ -362,6 +320,8 @@ class Questions:
         work = question.work
         if wrong := wrong_work(work):
             return rejected(*wrong)
+        if work.kind == "balance":
+            return await self._plan_of_balance(work)
         hosts = await self._hosts.of(work)
         if isinstance(hosts, BuildRejected):
             return hosts
@@ -384,8 +344,6 @@ class Questions:
                 for each in guests
             ]
         )
-        count, first = await self._store.read(rows.ended_since, self._clock() - RATE_OVER)
-        took = (self._clock() - first).total_seconds() if first else 0.0
         fits, stays = Counter[str](), Counter[str]()
         for one in planned:
             (fits if one.to else stays)[one.host] += 1
@@ -400,9 +358,33 @@ class Questions:
             fit=sum(bool(each.to) for each in planned),
             movements=planned,
             more=len(found) > PLANNED_MAX,
-            seconds=round(len(guests) * took / count) if count else None,
+            seconds=await self._seconds_for(len(guests)),
             limit=await self._tightest(work),
         )
+
+    async def _plan_of_balance(self, work: CampaignWork) -> Message:
+        plan = await self._balancing.plan(work)
+        if isinstance(plan, BuildRejected):
+            return plan
+        gives = Counter(each.guest.host for each in plan.steps)
+        return CampaignPlanned(
+            hosts=tuple(
+                [structs.replace(each, stage="giving", left=gives[named(each)]) for each in plan.hosts_of()]
+            ),
+            guests=len(plan.guests),
+            fit=len(plan.steps),
+            movements=plan.movements(),
+            seconds=await self._seconds_for(len(plan.steps)),
+            limit=await self._tightest(work),
+            before=plan.before,
+            after=plan.after,
+        )
+
+    async def _seconds_for(self, moves: int) -> int | None:
+        """How long so many moves would take at the rate of the latest ones."""
+        count, first = await self._store.read(rows.ended_since, self._clock() - RATE_OVER)
+        took = (self._clock() - first).total_seconds() if first else 0.0
+        return round(moves * took / count) if count else None
 
     async def _tightest(self, work: CampaignWork) -> str:
         """What lets the fewest guests move at once."""

@@ -33,6 +33,8 @@ from engine.hosts import HostMode, host_in_cell
 from engine.inventories import ProviderId
 from keeper import store_sql as rows
 from keeper.asking import LISTED_MAX, Schedulers, named
+from keeper.balancing import Balancing
+from keeper.core.balance import after_steps
 from keeper.core.campaigns import (
     FENCE,
     GOING,
@@ -87,16 +89,17 @@ class CampaignDriver:
         station: Station,
         schedulers: Schedulers,
         store: KeeperStore,
+        balancing: Balancing,
+        *,
         hooks: Hooks,
         settings: KeeperSettings,
-        *,
         id_: UUID,
         clock: Callable[[], datetime],
         pace: KeeperPace,
     ) -> None:
         self._station = station
         self._schedulers = schedulers
-        self._granting = Granting(schedulers, store, clock, pace)
+        self._granting = Granting(schedulers, store, balancing, clock, pace)
         self._store = store
         self._hooks = hooks
         self._id = id_
@@ -254,6 +257,7 @@ class CampaignDriver:
             *await self._after_holding(campaign, at["held"]),
             *await self._after_fencing(campaign, [each for stage in FENCE for each in at[stage]]),
             *await self._after_emptying(campaign, at["emptying"]),
+            *await self._after_giving(campaign, at["giving"]),
             *[self._after_hook(campaign, each) for each in at["hook"]],
             *await self._after_return(campaign, at["returning"]),
         ]
@@ -391,6 +395,23 @@ class CampaignDriver:
                 await transaction.run(rows.add_movements, planned)
         whys = {id_: why for each in seen for id_, why in each.withdrawn.items()}
         gone = [movement for some in known.values() for movement in some if movement.id in whys]
+        await self._change(gone, lambda each: withdrawn(each, whys[each.id], now))
+        return [each.host for each in seen]
+
+    async def _after_giving(
+        self, campaign: CampaignState, hosts: Sequence[CampaignHost]
+    ) -> list[CampaignHost]:
+        """Hosts that guests leave by a plan."""
+        if not hosts:
+            return []
+        lives, names = (*OPEN, "done", "given_up", "withdrawn"), [each.host for each in hosts]
+        known: dict[str, list[Movement]] = {named(each): [] for each in hosts}
+        for movement in await self._store.read(rows.movements_of, campaign.id, lives, names):
+            known.get(host_in_cell(movement.cell, movement.host), []).append(movement)
+        told, now = await self._schedulers.hosts_of(hosts), self._clock()
+        seen = [after_steps(campaign, each, known[named(each)], told.get(each.id), now) for each in hosts]
+        whys = {id_: why for each in seen for id_, why in each.withdrawn.items()}
+        gone = [each for some in known.values() for each in some if each.id in whys]
         await self._change(gone, lambda each: withdrawn(each, whys[each.id], now))
         return [each.host for each in seen]
 

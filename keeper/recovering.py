@@ -24,7 +24,8 @@ from engine.inventories import ProviderId
 from engine.places import domain_of
 from keeper import store_sql as rows
 from keeper.asking import Schedulers, named
-from keeper.core.campaigns import OPEN, OPEN_STAGES, staged
+from keeper.beginning import take_from
+from keeper.core.campaigns import OPEN_STAGES, staged
 from keeper.core.policies import (
     PolicyRule,
     PolicySubject,
@@ -48,7 +49,6 @@ from keeper.core.recovery import (
     question_about_all,
     rehearsed,
     start_for,
-    taken_over,
     tries_of,
 )
 from keeper.metrics import RESTARTS
@@ -174,9 +174,10 @@ class Recovery:
             if not new:
                 return
             campaign = await self._campaign(transaction, loss, now)
+            why = f"it is lost: campaign {campaign.name} has it now"
             for each in new:
                 if each.stage in OPEN_STAGES and each.id in taken:
-                    await self._take_from(transaction, taken[each.id], each, campaign)
+                    await take_from(transaction, taken[each.id], each, campaign, why=why, now=now)
             await transaction.run(rows.add_hosts, campaign.id, new)
             if any(each.stage == "held" for each in new):
                 await transaction.run(rows.ask, [question_about_all(campaign, loss, now)])
@@ -217,21 +218,6 @@ class Recovery:
         campaign = campaign_for(CampaignId(uuid4()), f"lost-{of}"[:255], loss, now, self._room_s)
         await transaction.run(rows.add_campaign, campaign)
         return campaign
-
-    async def _take_from(
-        self, transaction: Transaction, other: CampaignState, host: CampaignHost, campaign: CampaignState
-    ) -> None:
-        """Take a host from a campaign that drains it, with the movements that go on. What it has planned is not done any more."""
-        now, why = self._clock(), f"it is lost: campaign {campaign.name} has it now"
-        locked = await transaction.run(rows.lock_hosts, other.id, (host.id,))
-        await transaction.run(
-            rows.save_hosts, other.id, [staged(each, "failed", now, why) for each in locked.values()]
-        )
-        there = await transaction.run(rows.movements_of, other.id, OPEN, (host.host,))
-        mine = await transaction.run(
-            rows.lock_movements, [each.id for each in there if each.cell == host.cell]
-        )
-        await transaction.run(rows.save_movements, [taken_over(each, campaign, why, now) for each in mine])
 
 
 class Restarting(PartGroup):

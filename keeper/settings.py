@@ -37,6 +37,8 @@ class KeeperPace(Struct, frozen=True):
     # What could not be granted is planned again after this time.
     rest_s: float = 2.0
     prune_s: float = 600.0
+    # How often policies of balance are looked at.
+    balance_s: float = 10.0
     # How often guests are looked for that died.
     died_s: float = 5.0
     # How long each of them rests before it is started again: before the first time, the second time, and so on.

@@ -322,6 +322,14 @@ def ended_since(connection: Connection, at: datetime) -> tuple[int, datetime | N
     return count, datetime.fromisoformat(first) if isinstance(first, str) else first
 
 
+def moved_since(connection: Connection, at: datetime, wanted: Collection[InstanceId]) -> set[InstanceId]:
+    """Those of these instances that were moved since then."""
+    query = sa.select(movements.c.instance).where(
+        movements.c.ended_at > at, movements.c.life == "done", among(connection, movements.c.instance, wanted)
+    )
+    return {InstanceId(each) for each in connection.scalars(query)}
+
+
 def movement_page(
     connection: Connection, question: AskMovements, campaign: CampaignId | None, limit: int
 ) -> list[Movement]:

@@ -85,6 +85,7 @@ movements = Table(
     Index(None, "campaign", "host", "life"),
     Index(None, "instance"),
     Index(None, "granted_at"),
+    Index(None, "ended_at"),
 )
 # An instance has one movement at a time.
 Index(

@@ -10,6 +10,7 @@ from bus.workers.consuming import Subscription
 from bus.workers.handlers import Answer, Handler, Received, Said
 from bus.workers.worker import Worker
 from keeper.asking import Schedulers
+from keeper.balancing import Balancing, ContinuousBalance
 from keeper.core.campaigns import rejected
 from keeper.handlers import Orders, Questions
 from keeper.hooks import Hooks
@@ -37,14 +38,24 @@ def keeper_parts(
     """All parts of a keeper, its station included; the caller closes that. `id_` is the one under which it holds campaigns."""
     hooks = Hooks(settings.hooks_folder) if hooks is None else hooks
     schedulers = Schedulers(station.ask_all)
+    balancing = Balancing(schedulers, store, clock)
     keeper = CampaignDriver(
-        station, schedulers, store, hooks, settings, id_=id_ or uuid4(), clock=clock, pace=pace
+        station,
+        schedulers,
+        store,
+        balancing,
+        hooks=hooks,
+        settings=settings,
+        id_=id_ or uuid4(),
+        clock=clock,
+        pace=pace,
     )
     recovery = Recovery(station, schedulers, store, keeper.wake, clock=clock, pace=pace)
     restarting = Restarting(station, schedulers, store, clock=clock, pace=pace)
     policies = PolicyBook(schedulers, store, hooks, clock)
-    orders = Orders(schedulers, store, hooks, policies, clock=clock, wake=keeper.wake)
-    questions = Questions(schedulers, store, policies, clock)
+    balance = ContinuousBalance(station, balancing, store, keeper.wake, clock=clock, pace=pace)
+    orders = Orders(schedulers, store, hooks, policies, balancing, clock=clock, wake=keeper.wake)
+    questions = Questions(schedulers, store, policies, balancing, clock)
     buried: Mapping[type[Message], Sequence[Handler]] = {Message: (_on_buried,)}
     return (
         Worker(station, Subscription("keeper.requests", orders.handlers(), store, before_burial=buried)),
@@ -52,6 +63,7 @@ def keeper_parts(
         keeper,
         recovery.looking,
         restarting,
+        balance.looking,
         station,
     )
 

@@ -240,6 +240,12 @@ COMMANDS: Mapping[str, tuple[str, str, str, str]] = {
         "budget_app",
         "Budgets: limits on what moves at once by campaigns.",
     ),
+    "balance": (
+        OPERATING,
+        "moor.instances.balance_commands",
+        "app",
+        "Balance: have guests moved so that hosts are used alike, or so that some are empty.",
+    ),
     "policy": (
         OPERATING,
         "moor.instances.policy_commands",

@@ -649,7 +649,8 @@ DEAD_LETTER = ResourceKind[DeadLetter](
 
 _COLOURS = {
     **dict.fromkeys(
-        ("running", "fencing", "fenced", "emptying", "hook", "returning", "granted", "moving"), "cyan"
+        ("running", "fencing", "fenced", "emptying", "giving", "hook", "returning", "granted", "moving"),
+        "cyan",
     ),
     **dict.fromkeys(("paused", "skipped", "asked", "open"), "yellow"),
     **dict.fromkeys(("stopped", "failed", "given_up"), "red"),

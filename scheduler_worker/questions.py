@@ -381,6 +381,9 @@ class Planner:
         return _found((plan(self._picture, spec, self._plugins, quota),))
 
     async def _drain(self, question: AskDrain) -> Message:
+        if question.wishes and len(question.wishes) != len(question.instances):
+            why = f"{len(question.instances)} instances are named: one host for each of them, or none"
+            return rejection("wishes", str(len(question.wishes)), why)
         if question.instances:
             return await self._drain_of(question)
         host = question.host
@@ -434,10 +437,15 @@ class Planner:
         avoided = lowered([host_in_cell(*place) for place in (*left, *away)])
         # Hosts that the boot named do not bind a move.
         allowed = lowered(question.to)
+        wishes = {
+            id_: lowered((wish,))
+            for id_, wish in zip(question.instances, question.wishes, strict=False)
+            if wish
+        }
         known = {
             row.id: structs.replace(
                 of_mover(spec, row.id, is_alone=False),
-                hosts=allowed,
+                hosts=wishes.get(row.id, allowed),
                 ignore_hosts=(*spec.ignore_hosts, *avoided),
                 cell=row.told.cell,
                 count=1,

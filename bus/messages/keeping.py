@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from bus.message import AnswerMessage, Kind, Message, Route, StrictMessage
 from bus.messages.build import MoveKind
+from engine.balancing import BalanceFigures, BalanceGoal
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostMode
 from engine.inventories import Counter, GroupId, Integer, Label, Moment, Natural, ProviderId, UserName, Value
@@ -105,8 +106,8 @@ class BudgetsFound(AnswerMessage, frozen=True, tag="budget.found"):
 # Campaigns: what becomes of many hosts, one after the other.
 
 # drain: its guests move away. evacuate: the host is down, and its guests are built anew elsewhere. restart: its guests move away,
-# the hook runs, and the host is taken back.
-CampaignKind = Literal["drain", "evacuate", "restart"]
+# the hook runs, and the host is taken back. balance: some guests move to other hosts, by a plan.
+CampaignKind = Literal["drain", "evacuate", "restart", "balance"]
 Then = Literal["disable", "down"]
 # rehearsed: nothing of it was done; its hosts say what would have been.
 CampaignLife = Literal["running", "paused", "stopped", "cancelled", "done", "rehearsed"]
@@ -117,6 +118,7 @@ HostStage = Literal[
     "asked",
     "fenced",
     "emptying",
+    "giving",
     "hook",
     "returning",
     "done",
@@ -136,6 +138,9 @@ class CampaignWork(Value, frozen=True):
     An evacuation with a `fence` switches each host off first: by a program of this name in the keepers' folder of hooks, which gets the host's
     name and cell, has `fence_s` seconds, and ends well only if the host is off. Then the host is set dead. If it does not end well, a person is
     asked. `by_policy`: only those guests leave for which the policies say so. Keepers begin such campaigns for hosts that are lost.
+
+    A balance moves at most `moves_max` guests so that hosts come nearer to the `goal`, of all hosts if none are chosen; a guest that has moved
+    within the last `rest_s` seconds stays. Its hosts are those that guests leave (`giving`). Each step is judged again before it is made.
 
     When a host is empty it stays draining (`disable`) or is set `down`. A restart runs the `hook`: a program of this name in the keepers'
     folder of hooks, with the host's name and cell. It has `hook_s` seconds. Then the host has `whole_s` seconds to be heard again.
@@ -159,6 +164,9 @@ class CampaignWork(Value, frozen=True):
     failures_max: Integer = 1
     to: Annotated[tuple[Label, ...], Meta(max_length=HOSTS_NAMED_MAX)] = ()
     wait_s: Integer = 0
+    goal: BalanceGoal | Literal[""] = ""
+    moves_max: Integer = 100
+    rest_s: Integer = 86_400
     reason: Label = ""
 
 
@@ -265,7 +273,9 @@ class AskCampaignPlan(StrictMessage, frozen=True, tag="campaign.plan.query"):
 
 
 class PlannedMovement(Value, frozen=True):
-    """A guest, and the host to which it would go; without one, the reason why it would stay."""
+    """A guest, and the host to which it would go; without one, the reason why it would stay. A step of a balance has its `gain`; `live`: without
+    a stop, by a copy of `memory_mb`.
+    """
 
     instance: InstanceId
     name: Label = ""
@@ -273,11 +283,15 @@ class PlannedMovement(Value, frozen=True):
     host: Label = ""
     to: Label = ""
     reason: str = ""
+    gain: float = 0.0
+    memory_mb: Natural = 0
+    live: bool = False
 
 
 class CampaignPlanned(AnswerMessage, frozen=True, tag="campaign.planned"):
     """The plan of a campaign: of each host, how many guests would move (`left`), and how many would `stay`. `fit` of all `guests` would find a place; `more`: there are others, which were not planned. `seconds` is how long
-    it would take at the rate of the latest movements, null if none has ended lately; `limit` names what it would wait for most.
+    it would take at the rate of the latest movements, null if none has ended lately; `limit` names what it would wait for most. Of a balance, `before` and `after` say what its hosts are like,
+    and would be.
     """
 
     hosts: tuple[CampaignHost, ...]
@@ -287,6 +301,8 @@ class CampaignPlanned(AnswerMessage, frozen=True, tag="campaign.planned"):
     more: bool = False
     seconds: Natural | None = None
     limit: Label = ""
+    before: BalanceFigures | None = None
+    after: BalanceFigures | None = None
 
 
 class CampaignChanged(Message, frozen=True, tag="campaign.changed"):
@@ -311,7 +327,8 @@ MovementLife = Literal["planned", "granted", "moving", "done", "given_up", "with
 class Movement(Value, frozen=True):
     """The movement of one instance away from a host. `reason` says why it waits, was given up or withdrawn. `to` is the host that was chosen
     at the grant. `failures` counts its tries that failed. Those with the higher `priority` are granted first. With `together` it leaves
-    with the other members of its `group` on that host. `epoch` is that of its host, if that was fenced.
+    with the other members of its `group` on that host. `epoch` is that of its host, if that was fenced. `wish` is the host of its step of
+    a balance.
     """
 
     id: MovementId
@@ -329,6 +346,7 @@ class Movement(Value, frozen=True):
     priority: Integer = 0
     epoch: Counter | None = None
     place: Place = ""
+    wish: Label = ""
     to: Label = ""
     to_place: Place = ""
     reason: str = ""

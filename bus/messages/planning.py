@@ -83,7 +83,7 @@ class AskDrain(StrictMessage, frozen=True, tag="drain.query"):
     within its cell. Nothing is claimed or moved. At most 200 instances are planned.
 
     With `instances`, these are planned in place of the host's, as if all left their hosts at once: none of them goes to a host that one of
-    them leaves. `evacuate`: their hosts are down. None goes to a host whose id is in `avoid`, and if there are any in `to`, all go to these. A
+    them leaves. `wishes` has for each of them the host to which it is to go, empty for any. `evacuate`: their hosts are down. None goes to a host whose id is in `avoid`, and if there are any in `to`, all go to these. A
     host has its cell before it (`c1/h1`) if several cells have its name.
     """
 
@@ -91,6 +91,7 @@ class AskDrain(StrictMessage, frozen=True, tag="drain.query"):
 
     host: Label = ""
     instances: Annotated[tuple[InstanceId, ...], Meta(max_length=200)] = ()
+    wishes: Annotated[tuple[Label, ...], Meta(max_length=200)] = ()
     avoid: Annotated[tuple[ProviderId, ...], Meta(max_length=5000)] = ()
     to: Annotated[tuple[Label, ...], Meta(max_length=1000)] = ()
     evacuate: bool = False

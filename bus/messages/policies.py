@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from bus.message import AnswerMessage, Kind, Route, StrictMessage
+from engine.balancing import BalanceGoal
 from engine.flavors import InstanceId
 from engine.inventories import Integer, Label, Moment, UserName, Value
 from engine.places import Level
@@ -28,6 +29,9 @@ class KeepingPolicy(Value, frozen=True):
     host lives is started again up to `restarts` times, with longer and longer pauses.
 
     Projects and flavors have only `guests` and `restarts`.
+
+    Of the cloud, a cell or a domain: every `every_s` seconds keepers make a plan of `balance` for its hosts, and carry it out if it comes nearer
+    to that goal by `gain_min` percent. A guest that has moved within `rest_s` seconds stays.
     """
 
     scope: PolicyScope
@@ -41,6 +45,10 @@ class KeepingPolicy(Value, frozen=True):
     lost_max: Integer | None = None
     level: Level | None = None
     rehearse: bool | None = None
+    balance: BalanceGoal | None = None
+    every_s: Integer | None = None
+    gain_min: Integer | None = None
+    rest_s: Integer | None = None
 
 
 class PolicyState(Value, frozen=True):

@@ -5,6 +5,7 @@ held ──▶ fencing, emptying, failed                lost with many others: a
    └──▶ fencing ──▶ fenced ──▶ emptying           evacuate with a fence
            └─▶ asked ──┘  a person answers
                  └─────▶ hook ──▶ returning ──▶ done      restart
+giving ──▶ done                                   balance
 any of these ──▶ failed, skipped
 
 planned ──▶ granted ──▶ moving ──▶ done
@@ -23,6 +24,7 @@ from msgspec import structs
 from bus.message import Message
 from bus.messages.build import BuildRejected, InstanceDetails, InstancesFound, InstanceState, Move, MoveKind
 from bus.messages.keeping import (
+    PLANNED_MAX,
     CampaignHost,
     CampaignState,
     CampaignWork,
@@ -41,9 +43,9 @@ FAILURES_MAX = 3
 # A plan says so of an instance that cannot move just now.
 BUSY = "busy: "
 FENCE: tuple[HostStage, ...] = ("fencing", "asked", "fenced")
-OUT: tuple[HostStage, ...] = (*FENCE, "emptying", "hook", "returning")
+OUT: tuple[HostStage, ...] = (*FENCE, "emptying", "giving", "hook", "returning")
 WAITING: tuple[HostStage, ...] = ("waiting",)
-EMPTYING: tuple[HostStage, ...] = ("emptying",)
+EMPTYING: tuple[HostStage, ...] = ("emptying", "giving")
 HELD: tuple[HostStage, ...] = ("held",)
 OPEN_STAGES: tuple[HostStage, ...] = (*WAITING, *HELD, *OUT)
 PLANNED: tuple[MovementLife, ...] = ("planned",)
@@ -61,11 +63,12 @@ Guests = Sequence[tuple[InstanceState, InstanceDetails]]
 
 def wrong_work(work: CampaignWork) -> tuple[str, object, str] | None:
     """The field that is wrong with what a campaign is to do, its value, and why; None if it is right."""
-    filters = bool(work.cell or work.place or work.mode)
+    filters, balances = bool(work.cell or work.place or work.mode), work.kind == "balance"
     bounds = (
         *(("at_once", 1, INTEGER_MAX), ("guests_at_once", 1, INTEGER_MAX), ("failures_max", 1, INTEGER_MAX)),
         *(("canary", 0, INTEGER_MAX), ("wait_s", 0, SECONDS_MAX), ("hook_s", 1, SECONDS_MAX)),
         *(("whole_s", 1, SECONDS_MAX), ("fence_s", 1, SECONDS_MAX)),
+        *(("moves_max", 1, PLANNED_MAX), ("rest_s", 0, SECONDS_MAX)),
     )
     checks = (
         *(
@@ -83,7 +86,22 @@ def wrong_work(work: CampaignWork) -> tuple[str, object, str] | None:
             work.hosts[:1],
             "name hosts, or choose them by cell, place and mode, not both",
         ),
-        (not work.hosts and not filters, "hosts", "", "name hosts, or choose them by cell, place or mode"),
+        (
+            not work.hosts and not filters and not balances,
+            "hosts",
+            "",
+            "name hosts, or choose them by cell, place or mode",
+        ),
+        (balances is not bool(work.goal), "goal", work.goal, "a balance has a goal, and nothing else has"),
+        *(
+            (
+                balances and bool(value),
+                field,
+                value,
+                "a balance is of all hosts of the cloud, a cell or a domain",
+            )
+            for field, value in (("hosts", work.hosts[:1]), ("mode", work.mode), ("to", work.to[:1]))
+        ),
         (
             (work.kind == "restart") is not bool(work.hook),
             "hook",

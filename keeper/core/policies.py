@@ -11,6 +11,7 @@ from engine.places import domain_of, is_within, why_no_place
 SCOPES: tuple[PolicyScope, ...] = get_args(PolicyScope)
 RESTARTS_MAX = 100
 SECONDS_MAX = 86_400
+REST_S_MAX = 30 * 86_400
 HOSTS_MAX = 1_000_000
 # These are said together: whoever says one of them says what the other is, too.
 TOGETHER = (("fence", "unfenced"), ("lost_max", "level"))
@@ -33,6 +34,8 @@ class PolicyRule(Struct, frozen=True):
 
 FIELDS = tuple(field for field in PolicyRule.__struct_fields__ if field != "said_by")
 OF_GUESTS = ("guests", "restarts")
+OF_BALANCE = ("balance", "every_s", "gain_min", "rest_s")
+SAID = (*FIELDS, *OF_BALANCE)
 
 
 class PolicySubject(NamedTuple):
@@ -120,11 +123,12 @@ def may_evacuate(policies: Iterable[PolicyState]) -> bool:
 
 def wrong_policy(policy: KeepingPolicy) -> tuple[str, object, str] | None:
     """The field that is wrong with a policy, its value, and why; None if it is right."""
-    says = [field for field in FIELDS if getattr(policy, field) is not None]
+    says = [field for field in SAID if getattr(policy, field) is not None]
+    of_balance = next((field for field in says if field in OF_BALANCE), "")
     of_hosts = next((field for field in says if field not in OF_GUESTS), "")
     bounds = (
         *(("restarts", RESTARTS_MAX), ("after_s", SECONDS_MAX), ("fence_s", SECONDS_MAX)),
-        ("lost_max", HOSTS_MAX),
+        *(("lost_max", HOSTS_MAX), ("gain_min", 100), ("rest_s", REST_S_MAX), ("every_s", SECONDS_MAX)),
     )
     checks: tuple[tuple[bool, str, object, str], ...] = (
         (
@@ -140,7 +144,20 @@ def wrong_policy(policy: KeepingPolicy) -> tuple[str, object, str] | None:
             policy.of,
             why_no_place(policy.of),
         ),
-        (not says, "guests", None, f"a policy says something: {', '.join(FIELDS)}"),
+        (not says, "guests", None, f"a policy says something: {', '.join(SAID)}"),
+        (
+            bool(of_balance) and policy.scope not in ("cloud", "cell", "domain"),
+            of_balance,
+            getattr(policy, of_balance, None),
+            "a balance is of all hosts of the cloud, a cell or a domain",
+        ),
+        (
+            bool(of_balance) and policy.balance is None,
+            of_balance,
+            getattr(policy, of_balance, None),
+            "say the goal of the balance, too",
+        ),
+        (policy.every_s is not None and policy.every_s < 1, "every_s", policy.every_s, "at least 1"),
         (
             policy.scope in ("project", "flavor") and bool(of_hosts),
             of_hosts,

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import click
 import msgspec
@@ -55,8 +55,9 @@ from moor.tables import Columns, Rows, print_table
 
 app = commands_of(CAMPAIGN, "Campaigns: drain, evacuate or restart many hosts, one after the other.")
 
+# `moor balance` begins the others.
 Kind = Annotated[
-    CampaignKind,
+    Literal["drain", "evacuate", "restart"],
     argument(
         metavar="drain|evacuate|restart",
         help="drain: their guests move away. evacuate: the hosts are down, and their guests are built anew elsewhere. restart: their guests "
@@ -182,15 +183,15 @@ def start(
 
     async def begin(moor: Client) -> CampaignDetails:
         state = await moor.start_campaign(work, name=name, join=join)
-        return await (_followed(moor, state) if follow else moor.show_campaign(state.id))
+        return await (followed(moor, state) if follow else moor.show_campaign(state.id))
 
     found = with_client(bus, begin, operates=True)
-    _print_campaign(found)
+    print_campaign(found)
     if follow:
         _end(found.campaign)
 
 
-async def _followed(moor: Client, state: CampaignState) -> CampaignDetails:
+async def followed(moor: Client, state: CampaignState) -> CampaignDetails:
     with stopped_by_signals() as told:
         if wants_document() or not out.is_terminal:
             return await moor.follow_campaign(state.id, stop=told)
@@ -258,10 +259,10 @@ def _print_plan(found: CampaignPlanned) -> None:
 @app.verb()
 def show(name: Named, bus: BusUrl = "", *, _output: Output = None) -> None:
     """Show a campaign, and how far each of its hosts is."""
-    _print_campaign(with_client(bus, lambda moor: moor.show_campaign(name)))
+    print_campaign(with_client(bus, lambda moor: moor.show_campaign(name)))
 
 
-def _print_campaign(found: CampaignDetails) -> None:
+def print_campaign(found: CampaignDetails) -> None:
     def print_both(each: CampaignDetails) -> None:
         out.print(grid_of(*CAMPAIGN.facts(each.campaign)))
         if each.hosts:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 import click
 from msgspec import Struct, structs
 
+from engine.balancing import BalanceGoal
 from engine.places import PLACE_LEVELS_MAX
 from keeper.core.policies import RESTARTS_MAX, SECONDS_MAX, wrong_policy
 from moor.client import KeepingPolicy, LostGuests, PolicyScope
@@ -95,6 +96,38 @@ class PolicyOptions(Struct, frozen=True):
     rehearse: Annotated[
         Literal["yes", "no"] | None,
         option(help="Only note what would be done.", show_default=False),
+    ] = None
+    balance: Annotated[
+        BalanceGoal | None,
+        option(
+            help="Have a plan with this goal carried out again and again: `moor balance plan` shows it.",
+            show_default=False,
+        ),
+    ] = None
+    every_s: Annotated[
+        int | None,
+        option(
+            metavar="SECONDS", min=1, max=SECONDS_MAX, help="How often. Default: 3600.", show_default=False
+        ),
+    ] = None
+    gain_min: Annotated[
+        int | None,
+        option(
+            metavar="PERCENT",
+            min=0,
+            max=100,
+            help="Only if it gains so much. Default: 10.",
+            show_default=False,
+        ),
+    ] = None
+    rest_s: Annotated[
+        int | None,
+        option(
+            metavar="SECONDS",
+            min=0,
+            help="A guest that has moved within this time stays. Default: 86400.",
+            show_default=False,
+        ),
     ] = None
 
 

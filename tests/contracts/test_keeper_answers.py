@@ -13,6 +13,7 @@ from bus.messages.questions import AnswerQuestion, Question, QuestionsFound
 from bus.workers.handlers import Answer, ReadOnly, Received
 from keeper import store_sql as rows
 from keeper.asking import Schedulers
+from keeper.balancing import Balancing
 from keeper.core.campaigns import staged
 from keeper.core.fencing import question_about
 from keeper.handlers import Orders
@@ -34,7 +35,8 @@ class Asked:
         self.woken = 0
         schedulers, hooks = Schedulers(self._asks_nothing), Hooks("")
         policies = PolicyBook(schedulers, store, hooks, lambda: LATER)
-        orders = Orders(schedulers, store, hooks, policies, clock=lambda: LATER, wake=self._wake)
+        balancing = Balancing(schedulers, store, lambda: LATER)
+        orders = Orders(schedulers, store, hooks, policies, balancing, clock=lambda: LATER, wake=self._wake)
         self._handler = orders.handlers()[AnswerQuestion]
 
     async def _asks_nothing(self, _: Sequence[Message]) -> Sequence[Message]:

@@ -1,6 +1,6 @@
 """What happens while a keeper asks where guests would go counts when it grants: on both databases."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,6 +12,7 @@ from bus.messages.planning import DrainedInstance
 from engine.flavors import InstanceId
 from keeper import store_sql as rows
 from keeper.asking import Schedulers
+from keeper.balancing import Balancing
 from keeper.core.campaigns import OPEN
 from keeper.granting import Granting
 from keeper.settings import PACE
@@ -42,7 +43,8 @@ class Planning(Schedulers):
         self,
         instances: Sequence[InstanceId],
         work: CampaignWork,  # noqa: ARG002
-        avoid: Iterable[CampaignHost],  # noqa: ARG002
+        avoid: Iterable[CampaignHost] = (),  # noqa: ARG002
+        wishes: Mapping[InstanceId, str] | None = None,  # noqa: ARG002
     ) -> dict[InstanceId, DrainedInstance]:
         if instances:
             await self._meanwhile()
@@ -50,7 +52,8 @@ class Planning(Schedulers):
 
 
 def a_keeper(store: KeeperStore, meanwhile: Meanwhile = nothing, *, at: datetime = NOON) -> Granting:
-    return Granting(Planning(meanwhile), store, lambda: at, PACE)
+    schedulers = Planning(meanwhile)
+    return Granting(schedulers, store, Balancing(schedulers, store, lambda: at), lambda: at, PACE)
 
 
 class Cloud:

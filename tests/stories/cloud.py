@@ -97,7 +97,14 @@ COMPUTE_PACE = ComputePace(again_s=0.05, drain_s=0.1, metrics_every_s=0.05)
 # One that ends does not wait for the broker of a cell.
 HASTY = structs.replace(SETTINGS, drain_ms_max=100)
 KEEPER_PACE = KeeperPace(
-    round_s=0.05, idle_s=0.05, list_s=0.2, rest_s=0.1, spread_s=0.5, died_s=0.1, rests_s=(0.0, 0.1)
+    round_s=0.05,
+    idle_s=0.05,
+    list_s=0.2,
+    rest_s=0.1,
+    spread_s=0.5,
+    died_s=0.1,
+    rests_s=(0.0, 0.1),
+    balance_s=0.2,
 )
 QUICK_PACE = SchedulerPace(hosts_poll_s=0.2, deadline_poll_s=0.05, unconfirmed_s=0.05, shape_pause_ms_max=5)
 SMALL = Flavor(name="small", vcpus=1, ram_mb=1024, root_gb=1)

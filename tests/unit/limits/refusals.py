@@ -51,9 +51,9 @@ from engine.inventories import AggregateId, ProviderId
 from ironic_sync.core import notifications
 from ironic_sync.core.offers import reasons_against
 from keeper.asking import Schedulers
+from keeper.beginning import CampaignHosts
 from keeper.core.campaigns import wrong_work
 from keeper.core.policies import wrong_policy
-from keeper.handlers import CampaignHosts
 from kit.health import read_health_address
 from kit.urls import check_hosts, read_secret
 from laboratory.computes.hosts import read_host_size
