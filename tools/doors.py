@@ -57,7 +57,7 @@ DOORS = {
     "place, plan and explain requests; find candidates": Door(
         (
             *("engine.choosing.choosing", "engine.choosing.plugins", "engine.choosing.plugin_settings"),
-            *("engine.choosing.planning", "engine.choosing.explaining", "engine.picture"),
+            *("engine.choosing.planning", "engine.choosing.explaining", "engine.picture", "engine.balancing"),
             *("engine.requests", "engine.candidates", "engine.guests"),
         ),
         behind=("engine.choosing",),
@@ -87,7 +87,7 @@ DOORS = {
     "what a keeper decides: campaigns, what budgets let begin, and what becomes of what is lost": Door(
         (
             *("keeper.core.campaigns", "keeper.core.fencing", "keeper.core.grants"),
-            *("keeper.core.policies", "keeper.core.recovery"),
+            *("keeper.core.policies", "keeper.core.recovery", "keeper.core.balance"),
         )
     ),
     "audit books": Door(("moor.client.books", "cell_conductor.core.books")),
@@ -139,7 +139,7 @@ DOORS = {
             *("scheduler_worker.waiting", "ironic_sync.applying", "ironic_sync.deploying"),
             *("ironic_sync.events", "ironic_sync.sweeping"),
             *("keeper.asking", "keeper.granting", "keeper.keeping", "keeper.hooks"),
-            *("keeper.policies", "keeper.recovering"),
+            *("keeper.policies", "keeper.recovering", "keeper.balancing", "keeper.beginning"),
         ),
     ),
     "a cloud for trials: its hosts, nodes and servers": Door(

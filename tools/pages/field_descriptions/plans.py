@@ -73,6 +73,7 @@ PLANS: dict[str, dict[str, str]] = {
     "AskDrain": {
         "host": "the host's name; needed unless there are `instances`",
         "instances": "plan these, of whatever hosts, in place of all of the host",
+        "wishes": "for each of them the host to which it is to go; an empty name: any",
         "avoid": "hosts to which none of them goes",
         "to": "the only hosts to which they go; empty: any",
         "evacuate": "true: the hosts of `instances` are down",
