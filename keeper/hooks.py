@@ -10,12 +10,13 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from bus.messages.keeping import CampaignHost, CampaignId, CampaignState
 from engine.inventories import ProviderId
+from keeper.fences import BUILT_IN, command_of, why_unusable
 from kit.parts import Background
 
 log = logging.getLogger(__name__)
@@ -28,15 +29,18 @@ READ_BYTES = 4096
 OUTPUT_S = 1.0
 
 Key = tuple[CampaignId, ProviderId]
-Outcome = Callable[[Path, CampaignHost, Mapping[str, str], float], Awaitable[str]]
+# What is run, and its name for people.
+Program = tuple[str, Sequence[str]]
+Outcome = Callable[[Program, CampaignHost, Mapping[str, str], float], Awaitable[str]]
 
 
 class Hooks:
     """Runs hooks beside the keeper's rounds. Used by `async with`, whose end kills those that run."""
 
-    def __init__(self, folder: str, outcome: Outcome | None = None) -> None:
+    def __init__(self, folder: str, controllers_file: str = "", outcome: Outcome | None = None) -> None:
         """`outcome` runs a program, and says why it failed; empty if it did not."""
         self._folder = folder
+        self._controllers_file = controllers_file
         self._outcome = outcome or _run
         self._keys: set[Key] = set()
         self._running = Background(self._keys.discard)
@@ -54,6 +58,8 @@ class Hooks:
         """Why there is no hook of this name; empty if there is one."""
         if not NAME.fullmatch(name):
             return "a hook's name is letters, digits, '.', '_' and '-', and no path"
+        if name in BUILT_IN and not (self._folder and _is_program(Path(self._folder, name))):
+            return why_unusable(name, self._controllers_file)
         if not self._folder:
             return "the keepers have no folder of hooks: set keeper.hooks_folder"
         if not _is_program(Path(self._folder, name)):
@@ -88,17 +94,21 @@ class Hooks:
             return
         variables = {"MOOR_CAMPAIGN": campaign.name, "MOOR_HOST": host.host, "MOOR_CELL": host.cell}
         log.info("campaign %s runs hook %s for host %s", campaign.name, name, host.host)
-        self._ended[key] = await self._outcome(Path(self._folder, name), host, variables, within_s)
+        own = Path(self._folder, name)
+        is_built_in = name in BUILT_IN and not (self._folder and _is_program(own))
+        program = command_of(name, self._controllers_file) if is_built_in else (str(own),)
+        self._ended[key] = await self._outcome((name, program), host, variables, within_s)
 
 
 def _is_program(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-async def _run(program: Path, host: CampaignHost, variables: Mapping[str, str], within_s: float) -> str:
+async def _run(program: Program, host: CampaignHost, variables: Mapping[str, str], within_s: float) -> str:
+    name, command = program
     try:
         process = await asyncio.create_subprocess_exec(
-            program,
+            *command,
             host.host,
             host.cell,
             stdin=asyncio.subprocess.DEVNULL,
@@ -108,14 +118,14 @@ async def _run(program: Path, host: CampaignHost, variables: Mapping[str, str], 
             start_new_session=True,
         )
     except OSError as problem:
-        return f"hook {program.name} could not be started: {problem}"
+        return f"hook {name} could not be started: {problem}"
     assert process.stdout is not None
     reading = asyncio.create_task(_last_of(process.stdout))
     try:
         async with asyncio.timeout(within_s):
             code = await process.wait()
     except TimeoutError:
-        return f"hook {program.name} was killed: it ran for more than {within_s:g} s"
+        return f"hook {name} was killed: it ran for more than {within_s:g} s"
     finally:
         # And all that it has started.
         with suppress(ProcessLookupError):
@@ -124,7 +134,7 @@ async def _run(program: Path, host: CampaignHost, variables: Mapping[str, str], 
         await asyncio.wait((reading,), timeout=OUTPUT_S)
         reading.cancel()
     said = reading.result() if reading.done() and not reading.cancelled() else ""
-    return f"hook {program.name} ended with code {code}: {said}".rstrip(": ") if code else ""
+    return f"hook {name} ended with code {code}: {said}".rstrip(": ") if code else ""
 
 
 async def _last_of(stream: asyncio.StreamReader) -> str:

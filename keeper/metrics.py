@@ -24,4 +24,9 @@ RESTARTS = Metric(
     "Guests that died, which this keeper has had `started` again, or which it has `given_up` since that was done often enough.",
     ("what",),
 )
-METRICS = (MOVEMENTS, CAMPAIGNS, QUESTIONS, RESTARTS)
+BROKEN = Metric(
+    "moor_policies_broken",
+    "gauge",
+    "Policies that this keeper cannot follow, such as those whose fence it does not have.",
+)
+METRICS = (MOVEMENTS, CAMPAIGNS, QUESTIONS, RESTARTS, BROKEN)

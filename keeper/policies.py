@@ -1,5 +1,6 @@
 """Orders and questions about policies, and what is wrong with those that are set."""
 
+import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -12,10 +13,12 @@ from bus.messages.policies import (
     DeletePolicy,
     KeepingPolicy,
     PoliciesFound,
+    PolicyScope,
     PolicyState,
     PolicyValue,
     SetPolicy,
 )
+from bus.workers.connections import Station
 from bus.workers.handlers import Received
 from engine.hosts import HostState, host_in_cell
 from engine.places import domain_of
@@ -24,8 +27,14 @@ from keeper.asking import Schedulers, forgotten
 from keeper.core.campaigns import rejected
 from keeper.core.policies import PolicyRule, values_of, wrong_policy
 from keeper.hooks import Hooks
+from keeper.metrics import BROKEN
 from keeper.recovering import rules_now
+from keeper.settings import KeeperPace
 from keeper.store_sql import KeeperStore
+from kit.metrics import Readings
+from kit.parts import PartGroup, Periodic
+
+log = logging.getLogger(__name__)
 
 
 class PolicyBook:
@@ -92,6 +101,31 @@ class PolicyBook:
             why = f"it would never stop anything: at most {most} hosts are counted together"
             return "policy.lost_max", policy.lost_max, why
         return None
+
+
+class PolicyCheck(PartGroup):
+    """A part that tells of policies that this keeper cannot follow: when it starts, and not only when a host is lost."""
+
+    def __init__(self, station: Station, store: KeeperStore, book: PolicyBook, pace: KeeperPace) -> None:
+        self._store = store
+        self._book = book
+        self._broken: dict[tuple[PolicyScope, str], str] = {}
+        super().__init__(
+            Periodic("check policies", self._look, pace.balance_s, is_cut_short=True, chance=station.chance)
+        )
+
+    @property
+    def readings(self) -> Readings:
+        return (BROKEN.numbers({(): len(self._broken)}),)
+
+    async def _look(self) -> None:
+        known = await self._store.read(rows.all_policies)
+        whys = {(each.policy.scope, each.policy.of): self._book.why_broken(each) for each in known}
+        broken = {of: why for of, why in whys.items() if why}
+        for (scope, of), why in broken.items():
+            if self._broken.get((scope, of)) != why:
+                log.error("the policy of %s cannot be followed: %s", f"{scope} {of}".rstrip(), why)
+        self._broken = broken
 
 
 def _sayers(rule: PolicyRule) -> tuple[PolicyState, ...]:

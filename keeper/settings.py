@@ -15,6 +15,13 @@ class KeeperSettings(Struct, frozen=True):
             "Campaigns name them, so whoever may begin one can run each program that is there. Empty: there are none."
         ),
     ] = ""
+    controllers_file: Annotated[
+        str,
+        Meta(
+            description="The file that names the controllers of hosts, by which the fences `redfish` and `ironic` switch these off. Empty: there is "
+            "none, and a fence is a program of the folder of hooks."
+        ),
+    ] = ""
     kept_s: Annotated[
         Seconds,
         Meta(

@@ -15,7 +15,7 @@ from keeper.core.campaigns import rejected
 from keeper.handlers import Orders, Questions
 from keeper.hooks import Hooks
 from keeper.keeping import CampaignDriver
-from keeper.policies import PolicyBook
+from keeper.policies import PolicyBook, PolicyCheck
 from keeper.recovering import Recovery, Restarting
 from keeper.settings import PACE, KeeperPace, KeeperSettings
 from keeper.store_sql import KeeperStore
@@ -36,7 +36,7 @@ def keeper_parts(
     hooks: Hooks | None = None,
 ) -> tuple[Part, ...]:
     """All parts of a keeper, its station included; the caller closes that. `id_` is the one under which it holds campaigns."""
-    hooks = Hooks(settings.hooks_folder) if hooks is None else hooks
+    hooks = Hooks(settings.hooks_folder, settings.controllers_file) if hooks is None else hooks
     schedulers = Schedulers(station.ask_all)
     balancing = Balancing(schedulers, store, clock)
     keeper = CampaignDriver(
@@ -64,6 +64,7 @@ def keeper_parts(
         recovery.looking,
         restarting,
         balance.looking,
+        PolicyCheck(station, store, policies, pace),
         station,
     )
 

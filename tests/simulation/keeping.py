@@ -7,7 +7,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -44,7 +43,7 @@ from bus.messages.questions import AnswerQuestion, AskQuestions, QuestionsFound
 from cell_conductor.core.rows import Instance
 from engine.flavors import InstanceId, RequestId
 from engine.inventories import ProviderId
-from keeper.hooks import Hooks
+from keeper.hooks import Hooks, Program
 from laboratory.computes.faults import Dies
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.ledger_checker import breaches
@@ -180,16 +179,16 @@ class DrawnHooks(Hooks):
     """Fences that end as the plan says: this clock knows no programs."""
 
     def __init__(self, ends: Mapping[str, FenceEnd]) -> None:
-        super().__init__("", self._end)
+        super().__init__("", outcome=self._end)
         self._ends = ends
 
     def why_unknown(self, name: str) -> str:
         return "" if name == "power" else "there is no such program"
 
-    async def _end(self, program: Path, host: CampaignHost, _: Mapping[str, str], within_s: float) -> str:
+    async def _end(self, program: Program, host: CampaignHost, _: Mapping[str, str], within_s: float) -> str:
         end = self._ends.get(host.host, "fails")
         await asyncio.sleep(within_s if end == "hangs" else 1.0)
-        return "" if end == "off" else f"hook {program.name} {end}"
+        return "" if end == "off" else f"hook {program[0]} {end}"
 
 
 GOING = ("granted", "moving")
