@@ -5,18 +5,14 @@ step is put to them. A host gives guests in a plan or takes them, never both: so
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from engine.candidates.columns import Flags, Floats, Ints
 from engine.flavors import InstanceId
-from engine.inventories import Natural, Value
-
-# even: all hosts are used alike. fill: as many hosts as possible are empty. room: no host has memory left and no processor, or the other way
-# round. ratio: no host has more than its capacity. rules: server groups are as their rules say.
-BalanceGoal = Literal["even", "fill", "room", "ratio", "rules"]
+from engine.goals import BalanceFigures, BalanceGoal
 
 # A host's load is the largest of its shares of these.
 COUNTED = ("VCPU", "PCPU", "MEMORY_MB")
@@ -44,40 +40,10 @@ class MovableGuest(Struct, frozen=True):
     amounts: Mapping[str, int]
 
 
-class Step(NamedTuple):
+class BalanceStep(NamedTuple):
     guest: MovableGuest
     to: str
     gain: float
-
-
-class BalanceFigures(Value, frozen=True):
-    """What hosts are like. Shares are from 0 to 1: the largest load (`peak`), the standard deviation of the loads (`spread`), and the part of
-    processors and memory that is `stranded`, since its host has less of the other. `overfull` hosts have more than their capacity, together
-    `excess` times that of one. Of server groups, `broken` members are where their rules do not let them be.
-    """
-
-    hosts: Natural = 0
-    empty: Natural = 0
-    overfull: Natural = 0
-    peak: float = 0.0
-    spread: float = 0.0
-    stranded: float = 0.0
-    excess: float = 0.0
-    broken: Natural = 0
-
-    def of(self, goal: BalanceGoal) -> float:
-        """What this goal makes smaller."""
-        match goal:
-            case "even":
-                return self.spread
-            case "fill":
-                return float(self.hosts - self.empty)
-            case "room":
-                return self.stranded
-            case "ratio":
-                return self.excess
-            case "rules":
-                return float(self.broken)
 
 
 class Loads:
@@ -190,7 +156,7 @@ def _shares(used: Floats, capacity: Floats) -> Floats:
 
 def plan_balance(
     goal: BalanceGoal, hosts: Sequence[LoadedHost], guests: Sequence[MovableGuest], moves_max: int
-) -> Iterator[Step | None]:
+) -> Iterator[BalanceStep | None]:
     """The steps that gain most for what they cost, until none gains anything; between them None, so that a caller can do other things. Of the
     goal `rules` there are none: those are not of amounts.
     """
@@ -206,7 +172,9 @@ def plan_balance(
         yield from _ease(loads, there, moves_max)
 
 
-def figures_of(hosts: Sequence[LoadedHost], steps: Iterable[Step] = (), broken: int = 0) -> BalanceFigures:
+def figures_of(
+    hosts: Sequence[LoadedHost], steps: Iterable[BalanceStep] = (), broken: int = 0
+) -> BalanceFigures:
     """What these hosts are like; or would be after these steps."""
     loads = Loads("even", hosts)
     rows = {name: row for row, name in enumerate(loads.names)}
@@ -228,7 +196,9 @@ def gain_of(goal: BalanceGoal, host: LoadedHost, to: LoadedHost, guest: MovableG
     return float((before - loads.pain(loads.used, loads.capacity)).sum())
 
 
-def _ease(loads: Loads, there: Mapping[int, list[MovableGuest]], moves_max: int) -> Iterator[Step | None]:
+def _ease(
+    loads: Loads, there: Mapping[int, list[MovableGuest]], moves_max: int
+) -> Iterator[BalanceStep | None]:
     """Take from the host that is worst off the guest that gains most elsewhere, again and again."""
     takes = loads.takes.copy()
     is_done = np.array([row not in there for row in range(len(loads.names))], dtype=np.bool_)
@@ -247,12 +217,12 @@ def _ease(loads: Loads, there: Mapping[int, list[MovableGuest]], moves_max: int)
         takes[row], is_done[to] = False, True
         is_done[row] = not there[row]
         moves_max -= 1
-        yield Step(guest, loads.names[to], round(gain, 6))
+        yield BalanceStep(guest, loads.names[to], round(gain, 6))
 
 
 def _empty_hosts(
     loads: Loads, there: Mapping[int, list[MovableGuest]], moves_max: int
-) -> Iterator[Step | None]:
+) -> Iterator[BalanceStep | None]:
     """Empty whole hosts, those with the least first: their guests go to hosts that are full already."""
     has_taken: set[int] = set()
     takes = loads.takes & (loads.load() > 0)
@@ -279,4 +249,6 @@ def _empty_hosts(
         has_taken.update(found)
         gain = round(1 / len(guests), 4)
         moves_max -= len(guests)
-        yield from [Step(guest, loads.names[to], gain) for guest, to in zip(guests, found, strict=True)]
+        yield from [
+            BalanceStep(guest, loads.names[to], gain) for guest, to in zip(guests, found, strict=True)
+        ]

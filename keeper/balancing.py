@@ -25,8 +25,9 @@ from bus.messages.keeping import (
 )
 from bus.messages.policies import KeepingPolicy
 from bus.workers.connections import Station
-from engine.balancing import BalanceFigures, LoadedHost, MovableGuest, Step, figures_of, gain_of, plan_balance
+from engine.balancing import BalanceStep, LoadedHost, MovableGuest, figures_of, gain_of, plan_balance
 from engine.flavors import InstanceId
+from engine.goals import BalanceFigures
 from engine.hosts import HostState, host_in_cell
 from keeper import store_sql as rows
 from keeper.asking import Schedulers
@@ -63,7 +64,7 @@ class BalancePlan(Struct, frozen=True):
     stay, though the goal would have them elsewhere.
     """
 
-    steps: Sequence[Step]
+    steps: Sequence[BalanceStep]
     guests: Mapping[InstanceId, Told]
     hosts: Mapping[str, HostState]
     before: BalanceFigures
@@ -127,7 +128,7 @@ class Balancing:
         may_move = await self._movable(work, guests, states)
         if work.goal == "rules":
             broken = await self._broken(guests, states)
-            wanted = [Step(may_move[each], "", 1.0) for each in broken if each in may_move]
+            wanted = [BalanceStep(may_move[each], "", 1.0) for each in broken if each in may_move]
             # Where they go schedulers say.
             steps, refused = await self._placed(work, wanted[: work.moves_max])
             left = len(broken) - len(steps)
@@ -151,9 +152,9 @@ class Balancing:
 
     async def _steps(
         self, work: CampaignWork, hosts: Sequence[LoadedHost], guests: Mapping[InstanceId, MovableGuest]
-    ) -> tuple[list[Step], dict[InstanceId, str]]:
+    ) -> tuple[list[BalanceStep], dict[InstanceId, str]]:
         refused: dict[InstanceId, str] = {}
-        steps: list[Step] = []
+        steps: list[BalanceStep] = []
         for _ in range(ROUNDS):
             some = [each for id_, each in guests.items() if id_ not in refused]
             steps = []
@@ -171,8 +172,8 @@ class Balancing:
         return good, refused
 
     async def _placed(
-        self, work: CampaignWork, steps: Sequence[Step]
-    ) -> tuple[list[Step], dict[InstanceId, str]]:
+        self, work: CampaignWork, steps: Sequence[BalanceStep]
+    ) -> tuple[list[BalanceStep], dict[InstanceId, str]]:
         """These steps, as schedulers would make them; and of those guests that they would not place so, why."""
         wishes = {each.guest.id: each.to for each in steps}
         plans = await self._schedulers.plan([*wishes], work, wishes=wishes)
@@ -221,7 +222,7 @@ class Balancing:
                 continue
             gains[guest.id] = gain_of(goal_of(work), loads[guest.host], loads[each.wish], guest)
             if gains[guest.id] > 0:
-                with_step(loads, Step(guest, each.wish, gains[guest.id]))
+                with_step(loads, BalanceStep(guest, each.wish, gains[guest.id]))
         return gains
 
     async def _repairs(self, work: CampaignWork, steps: Sequence[Movement]) -> dict[InstanceId, float]:

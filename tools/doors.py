@@ -25,7 +25,7 @@ ROOMS = ("kit", "bus", "engine", *WORKERS, "nova_bridge", "moor", "laboratory")
 # library that knows no message: its tests name its modules.
 LANGUAGE = (
     *("bus.message", "bus.messages", "bus.codec", "bus.unreadable"),
-    *("engine.flavors", "engine.hosts", "engine.inventories", "engine.places"),
+    *("engine.flavors", "engine.goals", "engine.hosts", "engine.inventories", "engine.places"),
     *("engine.refusals", "kit", "moor.client"),
     *("bus.settings", "compute_sim.libvirt.settings", "nova_bridge.settings"),
     *("moor.settings", "moor.worker_settings", *(f"{room}.settings" for room in WORKERS)),

@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from bus.message import AnswerMessage, Kind, Message, Route, StrictMessage
 from bus.messages.build import MoveKind
-from engine.balancing import BalanceFigures, BalanceGoal
 from engine.flavors import InstanceId, RequestId
+from engine.goals import BalanceFigures, BalanceGoal, Portion
 from engine.hosts import HostMode
 from engine.inventories import Counter, GroupId, Integer, Label, Moment, Natural, ProviderId, UserName, Value
 from engine.places import Level, Place
@@ -283,7 +283,7 @@ class PlannedMovement(Value, frozen=True):
     host: Label = ""
     to: Label = ""
     reason: str = ""
-    gain: float = 0.0
+    gain: Portion = 0.0
     memory_mb: Natural = 0
     live: bool = False
 

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from bus.message import AnswerMessage, Kind, Route, StrictMessage
-from engine.balancing import BalanceGoal
 from engine.flavors import InstanceId
+from engine.goals import BalanceGoal
 from engine.inventories import Integer, Label, Moment, UserName, Value
 from engine.places import Level
 

@@ -14,8 +14,9 @@ from bus.messages.keeping import CampaignHost, CampaignState, CampaignWork, Move
 from bus.messages.planning import DrainedInstance
 from bus.messages.policies import KeepingPolicy
 from bus.messages.projects import GroupState
-from engine.balancing import BalanceFigures, BalanceGoal, LoadedHost, MovableGuest, Step
+from engine.balancing import BalanceStep, LoadedHost, MovableGuest
 from engine.flavors import InstanceId
+from engine.goals import BalanceFigures, BalanceGoal
 from engine.hosts import HostState, host_in_cell
 from engine.inventories import GroupId
 from engine.places import domain_of
@@ -62,7 +63,7 @@ def gain_between(before: BalanceFigures, after: BalanceFigures, work: CampaignWo
 def step_movement(
     campaign: CampaignState,
     host: CampaignHost,
-    step: Step,
+    step: BalanceStep,
     guest: tuple[InstanceState, InstanceDetails],
     now: datetime,
 ) -> Movement:
@@ -163,7 +164,7 @@ def work_of(policy: KeepingPolicy) -> CampaignWork:
     )
 
 
-def with_step(hosts: dict[str, LoadedHost], step: Step) -> None:
+def with_step(hosts: dict[str, LoadedHost], step: BalanceStep) -> None:
     """Note in the loads of these hosts that a step is made."""
     for name, sign in ((step.guest.host, -1), (step.to, 1)):
         host = hosts[name]

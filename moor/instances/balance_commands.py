@@ -6,7 +6,7 @@ from typing import Annotated
 import click
 from msgspec import Struct
 
-from engine.balancing import BalanceFigures, BalanceGoal
+from engine.goals import BalanceFigures, BalanceGoal
 from engine.places import why_no_place
 from moor.client import CampaignPlanned, CampaignWork, Client, PlannedMovement
 from moor.flags import Commands, option

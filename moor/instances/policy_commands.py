@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import click
 from msgspec import Struct, structs
 
-from engine.balancing import BalanceGoal
+from engine.goals import BalanceGoal
 from engine.places import PLACE_LEVELS_MAX
 from keeper.core.policies import RESTARTS_MAX, SECONDS_MAX, wrong_policy
 from moor.client import KeepingPolicy, LostGuests, PolicyScope

@@ -97,9 +97,9 @@ _changed(
 # The database's index refuses it, so nothing is doubled; but the order is buried, and nobody is told why.
 _changed(
     "a host is in two campaigns",
-    handlers.Orders,
-    "_start",
-    "if taken and not (order.join and free)",
+    handlers,
+    "begin_campaign",
+    "if taken and not (join and free)",
     "if False",
 )
 _changed(

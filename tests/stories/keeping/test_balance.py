@@ -17,8 +17,8 @@ from bus.messages.keeping import (
 )
 from bus.messages.policies import KeepingPolicy, PoliciesFound, SetPolicy
 from bus.messages.projects import CreateGroup
-from engine.balancing import BalanceGoal
 from engine.flavors import InstanceId, JoinedGroup
+from engine.goals import BalanceGoal
 from engine.inventories import GroupId, PlaceRule
 from tests.stories.keeping.test_campaigns import THIRD, Keeping, keeping
 from tests.stories.layouts import EMBEDDED, STAGES

@@ -7,17 +7,9 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.balancing import (
-    BalanceFigures,
-    BalanceGoal,
-    LoadedHost,
-    MovableGuest,
-    Step,
-    figures_of,
-    gain_of,
-    plan_balance,
-)
+from engine.balancing import BalanceStep, LoadedHost, MovableGuest, figures_of, gain_of, plan_balance
 from engine.flavors import InstanceId
+from engine.goals import BalanceFigures, BalanceGoal
 
 GOALS: tuple[BalanceGoal, ...] = get_args(BalanceGoal)
 SIZE = {"VCPU": 32, "MEMORY_MB": 65_536, "DISK_GB": 1_000}
@@ -48,7 +40,7 @@ def hosts(
 
 def steps(
     goal: BalanceGoal, there: list[LoadedHost], guests: Iterable[MovableGuest], most: int = 100
-) -> list[Step]:
+) -> list[BalanceStep]:
     return [each for each in plan_balance(goal, there, [*guests], most) if each is not None]
 
 

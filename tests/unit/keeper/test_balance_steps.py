@@ -11,7 +11,7 @@ from bus.messages.hosts import ClassAmounts, HostUse
 from bus.messages.keeping import CampaignState, CampaignWork
 from bus.messages.planning import DrainedInstance
 from bus.messages.projects import GroupState
-from engine.balancing import BalanceFigures
+from engine.goals import BalanceFigures
 from engine.hosts import HostSetting, HostState
 from engine.inventories import GroupId, PlaceRule
 from keeper.core.balance import (

@@ -531,6 +531,7 @@ REFUSED: dict[str, Case | tuple[Case, ...]] = {
         policy_of(lambda n: {"after_s": n}),
         policy_of(lambda n: {"fence_s": n}),
     ),
+    "keeper/core/policies.py REST_S_MAX": policy_of(lambda n: {"balance": "even", "rest_s": n}),
     "keeper/core/policies.py HOSTS_MAX": policy_of(lambda n: {"lost_max": n}),
     "laboratory/computes/hosts.py DEVICES_MAX": lambda n: read_host_size(
         ",".join(["device=pci:10de:20b0"] * n)
