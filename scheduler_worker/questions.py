@@ -363,11 +363,19 @@ class Planner:
         )
         page = found[: question.limit]
         planned = await self._planned(page[0]) if page and question.plan_now else None
+        by = await self._mover(page[0]) if page and question.instance is not None else ""
         return ExplanationsFound(
-            explanations=tuple(map(_explanation, page)),
+            explanations=tuple([structs.replace(_explanation(each), by=by) for each in page]),
             plan=planned,
             next=page[-1].id if len(found) > question.limit else None,
         )
+
+    async def _mover(self, row: InstanceRow) -> str:
+        """Who ordered the last move that chose a host; empty if there was none."""
+        if row.move_decision is None or row.move_decision.request_id is None:
+            return ""
+        asked = ChangeQuery(instance=row.id, request_id=row.move_decision.request_id, ended=True, limit=1)
+        return next((each.by for each in await self._store.changes(asked)), "")
 
     async def _planned(self, row: InstanceRow) -> PlanFound | None:
         """The plan for the needs of this instance; if its request accepts several flavors, for all of these."""

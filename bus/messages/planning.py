@@ -162,12 +162,14 @@ class HostChoice(Value, frozen=True):
 class Explanation(HostChoice, frozen=True, kw_only=True):
     """The last choice of a host for an instance: that of its last move that chose one, or else that of its boot.
 
-    After such a move, `boot` has the first choice. If no host was found for the boot, `state` has the funnel, the claims
+    After such a move, `boot` has the first choice, and `by` says who ordered the move, as the history does; only the answer about one instance
+    has it. If no host was found for the boot, `state` has the funnel, the claims
     that were refused, and the attempts that failed.
     """
 
     state: InstanceState
     boot: HostChoice | None = None
+    by: Label = ""
 
 
 class ExplanationsFound(AnswerMessage, frozen=True, tag="explain.found"):

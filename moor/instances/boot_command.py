@@ -306,6 +306,7 @@ def print_choice(explained: Explanation, *, of_boot: bool) -> None:
                     else ""
                 ),
             ),
+            *((("ordered by", escape(explained.by)),) if explained.by and choice is explained else ()),
             ("chosen", escape(f"{chosen}, {among}" if among else chosen)),
             ("at", time_in_words(choice.chosen_at)),
             ("alternates", escape(", ".join(choice.alternates))),

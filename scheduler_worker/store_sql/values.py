@@ -147,12 +147,13 @@ class NameQuery(Struct, frozen=True):
 class ChangeQuery(Struct, frozen=True):
     """Which changes of instances (moves, rebuilds and so on) to read.
 
-    With `instance`: the changes of that instance whose numbers are above `after`, the oldest first. Without: the moves
+    With `instance`: the changes of that instance whose numbers are above `after`, the oldest first; with `request_id` only those by this order. Without: the moves
     of all instances, the newest first, beginning after the move `behind`. With `host`, only moves from that host or to
     it: in the cell before the name if there is one, otherwise in any cell. Without `ended`, only changes that go on.
     """
 
     instance: InstanceId | None = None
+    request_id: RequestId | None = None
     after: int = 0
     host: str = ""
     ended: bool = False

@@ -195,6 +195,8 @@ def find_changes(connection: Connection, query: ChangeQuery) -> list[Change]:
         found = found.where(history.c.what.not_in(_NOT_MOVES)).order_by(
             history.c.asked_at.desc(), history.c.instance
         )
+    if query.request_id is not None:
+        found = found.where(history.c.request_id == query.request_id)
     if not query.ended:
         found = found.where(history.c.ended_at.is_(None))
     if query.host:

@@ -15,6 +15,7 @@ from bus.messages.keeping import (
     MoveBudget,
     SetBudget,
 )
+from bus.messages.planning import AskExplanation, ExplanationsFound
 from bus.messages.policies import KeepingPolicy, PoliciesFound, SetPolicy
 from bus.messages.projects import CreateGroup
 from engine.flavors import InstanceId, JoinedGroup
@@ -68,6 +69,9 @@ async def test_a_plan_says_what_it_gains_and_its_campaign_gains_that(bus: str, b
         assert [(each.host, each.stage, each.moved) for each in ended.hosts] == [("h1", "done", 2)]
         assert await here.hosts_of(guests) == {"h1", "h2", "h3"}
         assert {each.kind for each in await here.movements()} == {"live-migrate"}
+        moved = planned.movements[0].instance
+        why = await here.cloud.ask(AskExplanation(instance=moved), ExplanationsFound)
+        assert why.explanations[0].by.endswith("campaign spring")
         assert (await plan(here)).before == planned.after
         assert "nothing is to be gained" in (await here.refused(kind="balance", goal="even")).reason
 

@@ -32,6 +32,7 @@ HERE = Path("/nowhere")
 ZERO_SAYS_SOMETHING = {
     "scheduler.move_confirm_s",
     # The name of a folder.
+    "keeper.controllers_file",
     "keeper.hooks_folder",
     "scheduler.moves_per_host_max",
     "scheduler.moves_per_cell_max",

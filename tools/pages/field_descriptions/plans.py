@@ -117,6 +117,7 @@ PLANS: dict[str, dict[str, str]] = {
         "request_id": "the id of the move's request; null for the boot",
     },
     "Explanation": {
+        "by": "who ordered the last move, of a campaign with its name; empty for several instances",
         "state": "the instance",
         "chosen_at": "when the host was chosen; null if none was",
         "hosts": "how many hosts there were",
