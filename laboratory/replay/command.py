@@ -8,9 +8,10 @@ from typing import Annotated
 
 import click
 
+from engine.goals import BalanceGoal
 from engine.hosts import POLICIES
 from engine.inventories import INTEGER_MAX
-from laboratory.replay.playing import HostKind, Played, play
+from laboratory.replay.playing import BalanceRule, HostKind, play
 from laboratory.replay.results import Replay, as_json, as_svg, as_table
 from laboratory.replay.trace import BadTraceError, read_trace
 from moor.flags import argument, option
@@ -42,6 +43,17 @@ def replay(
             "Without it: these three.",
         ),
     ] = None,
+    balance: Annotated[
+        BalanceGoal | None,
+        option(
+            help="Also play each policy with a balance of this goal, as `moor balance` makes it, and say how often instances move.",
+            show_default=False,
+        ),
+    ] = None,
+    balance_every: Annotated[int, option(metavar="S", min=1, help="So often hosts are evened.")] = 3600,
+    balance_moves: Annotated[
+        int, option(metavar="N", min=1, max=1000, help="By so many moves at most.")
+    ] = 100,
     scheduler: SchedulerFlags = None,
     seed: Annotated[
         int, option(min=0, max=INTEGER_MAX, help="Decides between equal hosts; the same one gives the same.")
@@ -74,7 +86,14 @@ def replay(
         raise click.BadParameter(
             "--hosts have no disk, and instances of the trace ask for some: N:VCPU:GIB:DISK_GB"
         )
-    played = _play_all(settings, trace, kinds, seed)
+    rule = None if balance is None else BalanceRule(balance, balance_every, balance_moves)
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        under_way = [
+            pool.submit(play, name, each, trace, kinds, seed=seed, balance=by)
+            for name, each in settings.items()
+            for by in ((None,) if rule is None else (None, rule))
+        ]
+        played = [each.result() for each in under_way]
     result = Replay(trace=trace.name, hosts=kinds, seed=seed, policies=tuple(played))
     if json is not None:
         json.write_bytes(as_json(result))
@@ -113,12 +132,3 @@ def settings_of(policy: str, scheduler: Sequence[str] | None) -> SchedulerSettin
     with wrong_value():
         settings: SchedulerSettings = found().of(SCHEDULER, flags=flags)
     return settings
-
-
-def _play_all(
-    settings: dict[str, SchedulerSettings], trace: Path, kinds: Sequence[HostKind], seed: int
-) -> list[Played]:
-    """Each policy in a process of its own, as many at once as there are processors."""
-    with ProcessPoolExecutor(min(len(settings), os.cpu_count() or 1)) as pool:
-        under_way = [pool.submit(play, name, each, trace, kinds, seed) for name, each in settings.items()]
-        return [each.result() for each in under_way]

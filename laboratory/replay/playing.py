@@ -1,17 +1,22 @@
 """Plays a trace against the choice of hosts: the code that a scheduler runs for a batch, with a virtual clock."""
 
 import heapq
+import math
 import random
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
 import numpy as np
 from msgspec import Struct
 
+from engine.balancing import LoadedHost, MovableGuest, plan_balance
 from engine.choosing.choosing import Chosen, choose
+from engine.flavors import InstanceId
+from engine.goals import BalanceGoal
 from engine.hosts import HostState
 from engine.inventories import (
     ConsumerId,
@@ -57,6 +62,7 @@ class ReplayMoment(Struct, frozen=True):
     stranded: int
     empty_hosts: int
     refused_vcpus: int
+    spread: float = 0.0
 
     @property
     def stranded_share(self) -> float:
@@ -67,9 +73,19 @@ class ReplayMoment(Struct, frozen=True):
         return self.used / (self.used + self.free)
 
 
+class BalanceRule(Struct, frozen=True):
+    """So often hosts are evened by a plan of so many moves. An instance that has moved rests."""
+
+    goal: BalanceGoal
+    every_s: float
+    moves_max: int
+    rest_s: float = 86_400.0
+
+
 class Played(Struct, frozen=True, kw_only=True):
     """The outcome of one run. `peak` is the largest share of the processors that was in use. `stranded`, a share of the free
-    processors, and `empty_hosts` are means over the run.
+    processors, `empty_hosts` and `spread` (the standard deviation of the hosts' loads) are means over the run. `moves` by balance: `moved_most`
+    is how often one instance has moved.
     """
 
     policy: str
@@ -82,25 +98,46 @@ class Played(Struct, frozen=True, kw_only=True):
     peak: float
     stranded: float
     empty_hosts: float
+    spread: float
+    moves: int
+    moved_most: int
     cpu_us_per_choice: float
     moments: tuple[ReplayMoment, ...]
 
 
-class _Living(Struct, frozen=True, order=True):
+@dataclass(order=True)
+class _Living:
     """An instance on its host, the one that ends first before the others."""
 
     ends_s: float
     number: int
+    guest: "_Guest" = field(compare=False)
+
+
+@dataclass
+class _Guest:
+    """An instance on its host. `moved_s` is when it moved last, and `moves` how often it has; only one `is_free` that needs no more than room."""
+
+    number: int
     host: int
     amounts: Amounts
     is_member: bool
+    is_free: bool
+    moved_s: float = -math.inf
+    moves: int = 0
 
 
 def play(
-    policy: str, settings: SchedulerSettings, trace: Path, kinds: Sequence[HostKind], seed: int
+    policy: str,
+    settings: SchedulerSettings,
+    trace: Path,
+    kinds: Sequence[HostKind],
+    *,
+    seed: int,
+    balance: BalanceRule | None = None,
 ) -> Played:
     """Play the trace. The seed decides between equal hosts. May raise BadTraceError, or OSError."""
-    return _Playing(policy, settings, read_trace(trace), kinds, seed).played()
+    return _Playing(policy, settings, read_trace(trace), kinds, seed=seed, balance=balance).played()
 
 
 class _Playing:
@@ -110,9 +147,14 @@ class _Playing:
         settings: SchedulerSettings,
         batches: Sequence[Batch],
         kinds: Sequence[HostKind],
+        *,
         seed: int,
+        balance: BalanceRule | None,
     ) -> None:
-        self._policy = policy
+        self._policy = policy if balance is None else f"{policy}, {balance.goal}"
+        self._balance = balance
+        self._guests: dict[int, _Guest] = {}
+        self._moves = self._moved_most = 0
         self._plugins = plugins_of(settings)
         self._batches = batches
         self._chance = random.Random(seed)
@@ -128,8 +170,12 @@ class _Playing:
     def played(self) -> Played:
         moments: list[ReplayMoment] = []
         first_s, last_s = self._batches[0].at_s, self._batches[-1].at_s
-        due_s, peak = first_s, 0
+        due_s, peak, even_s = first_s, 0, first_s
         for batch in self._batches:
+            self._end(batch.at_s)
+            if self._balance is not None and batch.at_s >= even_s:
+                self._even(self._balance, batch.at_s)
+                even_s = batch.at_s + self._balance.every_s
             self._play(batch)
             peak = max(peak, self._cloud.used)
             if batch.at_s >= due_s:
@@ -146,6 +192,9 @@ class _Playing:
             peak=peak / self._cloud.vcpus,
             stranded=sum(each.stranded for each in moments) / free if free else 0.0,
             empty_hosts=sum(each.empty_hosts for each in moments) / len(moments),
+            spread=sum(each.spread for each in moments) / len(moments),
+            moves=self._moves,
+            moved_most=self._moved_most,
             cpu_us_per_choice=self._chose_s * 1e6 / self._instances,
             moments=tuple(moments),
         )
@@ -154,14 +203,39 @@ class _Playing:
         cloud = self._cloud
         free = cloud.vcpus - cloud.used
         return ReplayMoment(
-            at_s, cloud.used, free, free - cloud.usable_by(self._usual), cloud.empty, self._refused_vcpus
+            at_s,
+            cloud.used,
+            free,
+            free - cloud.usable_by(self._usual),
+            cloud.empty,
+            self._refused_vcpus,
+            cloud.spread,
         )
 
-    def _play(self, batch: Batch) -> None:
-        ended: list[_Living] = []
-        while self._living and self._living[0].ends_s <= batch.at_s:
-            ended.append(heapq.heappop(self._living))
+    def _even(self, balance: BalanceRule, at_s: float) -> None:
+        rested = at_s - balance.rest_s
+        guests = [
+            MovableGuest(InstanceId(_consumer(each.number)), f"h{each.host + 1}", dict(each.amounts))
+            for each in self._guests.values()
+            if each.is_free and each.moved_s <= rested
+        ]
+        plan = plan_balance(balance.goal, self._cloud.loads(), guests, balance.moves_max)
+        moved = [(self._guests[step.guest.id.int - 1], int(step.to[1:]) - 1) for step in plan if step]
+        self._cloud.move(moved)
+        for guest, host in moved:
+            guest.host, guest.moved_s, guest.moves = host, at_s, guest.moves + 1
+            self._moved_most = max(self._moved_most, guest.moves)
+        self._moves += len(moved)
+
+    def _end(self, at_s: float) -> None:
+        """End the instances whose time is over."""
+        ended: list[_Guest] = []
+        while self._living and self._living[0].ends_s <= at_s:
+            ended.append(heapq.heappop(self._living).guest)
+            del self._guests[ended[-1].number]
         self._cloud.free(ended)
+
+    def _play(self, batch: Batch) -> None:
         specs = [each.spec for each in batch.arrivals]
         draw = self._chance.getrandbits(32)
         began_s = time.process_time()
@@ -179,17 +253,11 @@ class _Playing:
             if isinstance(chosen, Chosen):
                 host = self._cloud.number_of[chosen.choice.share.host]
                 placed.append((number, host, arrival))
+                is_member, traits = arrival.spec.server_group is not None, arrival.spec.required
+                guest = _Guest(number, host, arrival.spec.amounts, is_member, not (is_member or traits))
+                self._guests[number] = guest
                 if arrival.ends_s is not None:
-                    heapq.heappush(
-                        self._living,
-                        _Living(
-                            arrival.ends_s,
-                            number,
-                            host,
-                            arrival.spec.amounts,
-                            arrival.spec.server_group is not None,
-                        ),
-                    )
+                    heapq.heappush(self._living, _Living(arrival.ends_s, number, guest))
             else:
                 self._refused[arrival.vcpus] += 1
                 self._refused_vcpus += arrival.vcpus
@@ -247,6 +315,12 @@ class _Cloud:
         """How many hosts have no instance."""
         return int((self._instances == 0).sum())
 
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the hosts' loads: the largest of their shares of processors and memory."""
+        shares = [self._used[each] / self._capacity[each] for each in ("VCPU", "MEMORY_MB")]
+        return float(np.maximum(*shares).std())
+
     def take(self, placed: Sequence[tuple[int, int, Arrival]]) -> None:
         for number, host, arrival in placed:
             self._count(host, arrival.spec.amounts, 1)
@@ -255,7 +329,25 @@ class _Cloud:
                 self.picture.groups.join((member,))
         self._tell({host for _, host, _ in placed})
 
-    def free(self, ended: Sequence[_Living]) -> None:
+    def move(self, moved: Sequence[tuple[_Guest, int]]) -> None:
+        """Move each of these guests from its host to the other one."""
+        for guest, host in moved:
+            self._count(guest.host, guest.amounts, -1)
+            self._count(host, guest.amounts, 1)
+        self._tell({row for guest, host in moved for row in (guest.host, host)})
+
+    def loads(self) -> list[LoadedHost]:
+        return [
+            LoadedHost(
+                name=f"h{number + 1}",
+                cell=CELL,
+                capacity={resource: int(total[number]) for resource, total in self._capacity.items()},
+                used={resource: int(used[number]) for resource, used in self._used.items()},
+            )
+            for number in range(len(self._ids))
+        ]
+
+    def free(self, ended: Sequence[_Guest]) -> None:
         for each in ended:
             self._count(each.host, each.amounts, -1)
         if members := [Holder(_consumer(each.number), 1) for each in ended if each.is_member]:

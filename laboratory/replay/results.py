@@ -36,6 +36,7 @@ def as_table(replay: Replay) -> RenderableType:
         "stranded",
         "empty hosts",
         "µs CPU a choice",
+        *(("spread", "moves", "a guest", "at most") if any(each.moves for each in replay.policies) else ()),
     )
     lines = [
         (
@@ -47,6 +48,16 @@ def as_table(replay: Replay) -> RenderableType:
             f"{each.stranded:.1%}",
             f"{each.empty_hosts:,.0f}",
             f"{each.cpu_us_per_choice:,.0f}",
+            *(
+                (
+                    f"{100 * each.spread:.1f}",
+                    f"{each.moves:,}",
+                    f"{each.moves / each.instances:.3f}",
+                    f"{each.moved_most}",
+                )
+                if any(each.moves for each in replay.policies)
+                else ()
+            ),
         )
         for each in replay.policies
     ]

@@ -55,6 +55,20 @@ async def test_each_policy_is_told_with_what_it_refused_and_all_of_it_is_drawn(t
     assert "Traceback" not in ran.err
 
 
+async def test_a_balance_moves_instances_beside_a_policy(tmp_path: Path) -> None:
+    # Two of the four end early, on one host: so one of the others moves there.
+    ends = (50, 1000, 50, 1000)
+    lines = [f"0,0,1,2,{end},{end},1" for end in ends]
+    trace = a_trace(tmp_path, "\n".join([HEADER, *lines, "60,1,1,2,100,100,1", "70,2,1,2,100,100,1"]))
+    figures = tmp_path / "figures.json"
+    flags = ("--policy", "spread", "--balance", "even", "--balance-every", "5", "--json", str(figures))
+    await moor_says(0, "spread, even", "replay", trace, *HOSTS, *flags)
+    without, even = json.loads(figures.read_bytes())["policies"]
+    assert (without["moves"], even["moves"], even["moved_most"]) == (0, 1, 1)
+    assert even["spread"] < without["spread"]
+    await moor_says(2, "--balance-moves", "replay", trace, *HOSTS, "--balance", "even", "--balance-moves", "0")
+
+
 async def test_the_trace_of_the_page_is_played() -> None:
     (command,) = [
         line for line in (ROOT / "docs/replay.md").read_text().splitlines() if "azure2017.csv.gz --" in line
