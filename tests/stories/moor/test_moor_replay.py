@@ -56,16 +56,15 @@ async def test_each_policy_is_told_with_what_it_refused_and_all_of_it_is_drawn(t
 
 
 async def test_a_balance_moves_instances_beside_a_policy(tmp_path: Path) -> None:
-    # Two of the four end early, on one host: so one of the others moves there.
-    ends = (50, 1000, 50, 1000)
-    lines = [f"0,0,1,2,{end},{end},1" for end in ends]
-    trace = a_trace(tmp_path, "\n".join([HEADER, *lines, "60,1,1,2,100,100,1", "70,2,1,2,100,100,1"]))
+    # One of the two on each host ends early. Then one wants a whole host, which has to be emptied before.
+    lines = [f"0,0,1,2,{end},{end},1" for end in (50, 1000, 1000, 50)]
+    trace = a_trace(tmp_path, "\n".join([HEADER, *lines, "60,1,4,8,100,100,1"]))
     figures = tmp_path / "figures.json"
-    flags = ("--policy", "spread", "--balance", "even", "--balance-every", "5", "--json", str(figures))
-    await moor_says(0, "spread, even", "replay", trace, *HOSTS, *flags)
-    without, even = json.loads(figures.read_bytes())["policies"]
-    assert (without["moves"], even["moves"], even["moved_most"]) == (0, 1, 1)
-    assert even["spread"] < without["spread"]
+    flags = ("--policy", "spread", "--balance", "fill", "--balance-every", "5", "--json", str(figures))
+    await moor_says(0, "spread, fill", "replay", trace, *HOSTS, *flags)
+    without, filled = json.loads(figures.read_bytes())["policies"]
+    assert (without["moves"], filled["moves"], filled["moved_most"]) == (0, 1, 1)
+    assert (without["refused"], filled["refused"]) == (1, 0)
     await moor_says(2, "--balance-moves", "replay", trace, *HOSTS, "--balance", "even", "--balance-moves", "0")
 
 
