@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import uuid4
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.messages.build import BuildRejected, InstanceDetails, InstanceState
 from bus.messages.keeping import (
@@ -138,6 +138,17 @@ class Balancing:
             before, after = figures_of(hosts), figures_of(hosts, steps)
         return BalancePlan(steps, guests, states, before, after, refused)
 
+    async def figures(self, work: CampaignWork) -> BalanceFigures:
+        """What the hosts of this work are like now."""
+        told = await self._schedulers.loads_in(cell=work.cell, place=work.place)
+        broken = 0
+        if work.goal == "rules":
+            states = {host_in_cell(host.cell, host.name): host for host, _ in told}
+            on = await self._schedulers.guests_on([*states])
+            guests = {each[0].id: each for some in on.values() for each in some}
+            broken = len(await self._broken(guests, states))
+        return figures_of([loaded(host, use, is_free=True) for host, use in told], (), broken)
+
     async def _movable(
         self, work: CampaignWork, guests: Mapping[InstanceId, Told], states: Mapping[str, HostState]
     ) -> dict[InstanceId, MovableGuest]:
@@ -237,14 +248,15 @@ class Balancing:
 
 def begun_by(
     campaign: CampaignState, plan: BalancePlan, now: datetime
-) -> tuple[list[CampaignHost], list[Movement]]:
-    """The hosts and the movements of a campaign that carries this plan out."""
+) -> tuple[CampaignState, list[CampaignHost], list[Movement]]:
+    """A campaign that carries this plan out, with its hosts and its movements."""
     hosts = {host_in_cell(each.cell, each.host): staged(each, "giving", now) for each in plan.hosts_of()}
     movements = [
         step_movement(campaign, hosts[step.guest.host], step, plan.guests[step.guest.id], now)
         for step in plan.steps
     ]
-    return [*hosts.values()], movements
+    planned = structs.replace(campaign, before=plan.before, promised=plan.after)
+    return planned, [*hosts.values()], movements
 
 
 def why_no_steps(plan: BalancePlan) -> str:
@@ -306,7 +318,7 @@ class ContinuousBalance:
             log.info("%s: the best plan gains %.1f percent, which is not enough", name, gain)
             return
         campaign = CampaignState(id=CampaignId(uuid4()), name=name, work=work, by="keeper", asked_at=now)
-        begun = await begin_campaign(self._store, campaign, *begun_by(campaign, plan, now))
+        begun = await begin_campaign(self._store, *begun_by(campaign, plan, now))
         if not isinstance(begun, BuildRejected):
             log.info("%s begins: %s steps, to gain %.1f percent", name, len(plan.steps), gain)
             self._wake()

@@ -23,6 +23,7 @@ from bus.messages.keeping import (
     AskBudgets,
     AskCampaignPlan,
     AskCampaigns,
+    AskKeepingWeeks,
     AskMovements,
     BudgetsFound,
     BudgetState,
@@ -33,6 +34,7 @@ from bus.messages.keeping import (
     CampaignState,
     CampaignWork,
     DeleteBudget,
+    KeepingWeeksFound,
     Movement,
     MovementsFound,
     PlannedMovement,
@@ -51,6 +53,7 @@ from keeper.beginning import CampaignHosts, begin_campaign
 from keeper.core.campaigns import HELD, rejected, wrong_work
 from keeper.core.fencing import after_answer_of, after_answer_to_all, closed, question_about
 from keeper.core.grants import HOUR, Use, told_use, wrong_budget
+from keeper.core.weeks import weeks_of
 from keeper.hooks import Hooks
 from keeper.policies import PolicyBook
 from keeper.store_sql import KeeperStore, counted
@@ -108,7 +111,7 @@ class Orders:
         begun = self._why_wrong(order.work) or await self._begun(wanted)
         if isinstance(begun, BuildRejected):
             return begun
-        campaign = await begin_campaign(self._store, wanted, *begun, join=order.join)
+        campaign = await begin_campaign(self._store, *begun, join=order.join)
         if isinstance(campaign, BuildRejected):
             return campaign
         self._wake()
@@ -116,11 +119,11 @@ class Orders:
 
     async def _begun(
         self, wanted: CampaignState
-    ) -> tuple[Sequence[CampaignHost], Sequence[Movement]] | BuildRejected:
-        """The hosts with which a campaign begins, and the movements that are planned already."""
+    ) -> tuple[CampaignState, Sequence[CampaignHost], Sequence[Movement]] | BuildRejected:
+        """A campaign as it begins, with its hosts, and the movements that are planned already."""
         if wanted.work.kind != "balance":
             hosts = await self._hosts.of(wanted.work)
-            return hosts if isinstance(hosts, BuildRejected) else (hosts, ())
+            return hosts if isinstance(hosts, BuildRejected) else (wanted, hosts, ())
         plan = await self._balancing.plan(wanted.work)
         if isinstance(plan, BuildRejected):
             return plan
@@ -260,6 +263,7 @@ class Questions:
             AskBudgets: answering(self._budgets),
             AskPolicies: answering(self._policies.found),
             AskCampaignPlan: answering(self._plan),
+            AskKeepingWeeks: answering(self._weeks),
             Unreadable: ReadOnly(_on_unreadable),
         }
 
@@ -361,6 +365,12 @@ class Questions:
             seconds=await self._seconds_for(len(guests)),
             limit=await self._tightest(work),
         )
+
+    async def _weeks(self, question: AskKeepingWeeks) -> Message:
+        since = self._clock() - timedelta(weeks=question.weeks)
+        campaigns = await with_counts(self._store, await self._store.read(rows.campaigns_since, since))
+        losses = [host for host, is_late in await self._store.read(rows.losses_since, since, ()) if is_late]
+        return KeepingWeeksFound(weeks=weeks_of(campaigns, losses, since))
 
     async def _plan_of_balance(self, work: CampaignWork) -> Message:
         plan = await self._balancing.plan(work)

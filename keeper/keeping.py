@@ -99,6 +99,7 @@ class CampaignDriver:
     ) -> None:
         self._station = station
         self._schedulers = schedulers
+        self._balancing = balancing
         self._granting = Granting(schedulers, store, balancing, clock, pace)
         self._store = store
         self._hooks = hooks
@@ -458,6 +459,12 @@ class CampaignDriver:
             if after is not current:
                 await transaction.run(rows.save_campaign, after)
                 log.info("campaign %s is %s %s", after.name, after.life, after.reason)
+        if after.ended_at is not None and after.work.kind == "balance":
+            reached = await self._balancing.figures(after.work)
+            async with self._store.transaction() as transaction:
+                ended = await transaction.run(rows.lock_campaign, after.id)
+                if ended is not None:
+                    await transaction.run(rows.save_campaign, structs.replace(ended, reached=reached))
 
     async def _say(self) -> None:
         """Tell of what has changed, until the broker has it."""

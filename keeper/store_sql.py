@@ -125,6 +125,11 @@ def campaign_page(
     return [*map(_campaign, connection.scalars(query))]
 
 
+def campaigns_since(connection: Connection, at: datetime) -> list[CampaignState]:
+    query = sa.select(campaigns.c.body).where(campaigns.c.asked_at > at)
+    return [*map(_campaign, connection.scalars(query))]
+
+
 def take(
     connection: Connection, holder: UUID, now: datetime, until: datetime, limit: int
 ) -> list[CampaignState]:

@@ -7,6 +7,7 @@ of the dashboard follow from it.
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, structs
@@ -33,6 +34,7 @@ from moor.client import (
     HostsFound,
     HostState,
     InventoryState,
+    KeepingWeek,
     KnownApplication,
     Listing,
     Movement,
@@ -755,6 +757,32 @@ HOSTS_OF_CAMPAIGN = Columns[CampaignHost](
     prose=("reason",),
     numbers=("stay",),
 )
+
+# What keepers have done by themselves.
+WEEKS = Columns[KeepingWeek](
+    {
+        "week": lambda each: each.week,
+        "hosts lost": lambda each: f"{each.lost:,}",
+        "recovered": lambda each: _progress(each.recovered, each.lost),
+        "left": lambda each: f"{each.left:,}" if each.left else "",
+        "took": lambda each: _took(each.seconds),
+        "at most": lambda each: _took(each.seconds_most),
+        "guests": lambda each: f"{each.moved:,}" if each.moved else "",
+        "stay": lambda each: f"{each.stay:,}" if each.stay else "",
+        "balances": lambda each: f"{each.balances:,}" if each.balances else "",
+        "steps": lambda each: f"{each.steps:,}" if each.balances else "",
+        "gain": lambda each: (
+            f"{each.reached:.0f} of {each.promised:.0f} %"
+            if each.promised is not None and each.reached is not None
+            else ""
+        ),
+    },
+)
+
+
+def _took(seconds: int | None) -> str:
+    return "" if seconds is None else str(timedelta(seconds=seconds))
+
 
 MOVEMENT = ResourceKind[Movement](
     word="movement",

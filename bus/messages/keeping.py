@@ -197,7 +197,9 @@ class CampaignHost(Value, frozen=True):
 
 
 class CampaignState(Value, frozen=True):
-    """A campaign. `hosts` counts its hosts by their stages, and `movements` its movements by their states. `by` is who began it."""
+    """A campaign. `hosts` counts its hosts by their stages, and `movements` its movements by their states. `by` is who began it. Of a balance,
+    `before` and `promised` are the figures of its plan, and `reached` those when it ended.
+    """
 
     id: CampaignId
     name: Label
@@ -209,6 +211,9 @@ class CampaignState(Value, frozen=True):
     ended_at: Moment | None = None
     hosts: dict[Label, Natural] = {}
     movements: dict[Label, Natural] = {}
+    before: BalanceFigures | None = None
+    promised: BalanceFigures | None = None
+    reached: BalanceFigures | None = None
 
 
 class StartCampaign(StrictMessage, frozen=True, tag="campaign.start"):
@@ -303,6 +308,42 @@ class CampaignPlanned(AnswerMessage, frozen=True, tag="campaign.planned"):
     limit: Label = ""
     before: BalanceFigures | None = None
     after: BalanceFigures | None = None
+
+
+class AskKeepingWeeks(StrictMessage, frozen=True, tag="keeping.week.query"):
+    """Asks what keepers have done by themselves in the last `weeks`."""
+
+    ROUTE = Route(Kind.QUESTION, "keeper.questions", answer="keeping.week.found", by=("admin",))
+
+    weeks: Annotated[int, Meta(ge=1, le=52)] = 12
+
+
+class KeepingWeek(Value, frozen=True):
+    """What keepers have done by themselves in one week, such as `2026-W49`. Of the hosts `lost` in it so many are `recovered` and so many were
+    `left`; the others wait. From its last heartbeat until its guests were elsewhere a host took `seconds` (the median), and `seconds_most`.
+    `moved` guests of theirs were built anew, and `stay` were not. The `balances` begun in it made `steps`, and gave some up; on average they
+    were to gain so many percent (`promised`), and have (`reached`).
+    """
+
+    week: Label
+    lost: Natural = 0
+    recovered: Natural = 0
+    left: Natural = 0
+    seconds: Natural | None = None
+    seconds_most: Natural | None = None
+    moved: Natural = 0
+    stay: Natural = 0
+    balances: Natural = 0
+    steps: Natural = 0
+    given_up: Natural = 0
+    promised: Portion | None = None
+    reached: Portion | None = None
+
+
+class KeepingWeeksFound(AnswerMessage, frozen=True, tag="keeping.week.found"):
+    """The weeks in which anything was done, the latest first."""
+
+    weeks: tuple[KeepingWeek, ...]
 
 
 class CampaignChanged(Message, frozen=True, tag="campaign.changed"):

@@ -16,6 +16,7 @@ from bus.messages.keeping import (
     AskBudgets,
     AskCampaignPlan,
     AskCampaigns,
+    AskKeepingWeeks,
     AskMovements,
     BudgetsFound,
     BudgetState,
@@ -26,6 +27,8 @@ from bus.messages.keeping import (
     CampaignState,
     CampaignWork,
     DeleteBudget,
+    KeepingWeek,
+    KeepingWeeksFound,
     MoveBudget,
     Movement,
     MovementLife,
@@ -390,6 +393,10 @@ class KeepingCalls(HostCalls):
     def list_budgets(self) -> Listing[BudgetState, BudgetsFound]:
         """All budgets in the order of their names, with their use. For admins."""
         return Listing(self, AskBudgets(), BudgetsFound, lambda page: page.budgets)
+
+    async def keeping_weeks(self, weeks: int = 12) -> tuple[KeepingWeek, ...]:
+        """What keepers have done by themselves in each of the last weeks, the latest first: hosts recovered, and balances. For admins."""
+        return (await self._ask(AskKeepingWeeks(weeks=weeks), KeepingWeeksFound)).weeks
 
     async def show_budget(self, name: str) -> BudgetState:
         """A budget with its use. Raises `NotFound`. For admins."""

@@ -71,6 +71,7 @@ class SyncClient(ClientThread):
     history = _lists(Client.history)
     instances_called = _waits(Client.instances_called)
     instances_on = _waits(Client.instances_on)
+    keeping_weeks = _waits(Client.keeping_weeks)
     list_aggregates = _lists(Client.list_aggregates)
     list_applications = _lists(Client.list_applications)
     list_budgets = _lists(Client.list_budgets)

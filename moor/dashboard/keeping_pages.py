@@ -38,7 +38,9 @@ from moor.dashboard.rendering import (
     table_of,
 )
 from moor.resource_commands import items_of
-from moor.resources import BUDGET, CAMPAIGN, HOST, HOSTS_OF_CAMPAIGN, MOVEMENT, QUESTION, HostShown
+from moor.resources import BUDGET, CAMPAIGN, HOST, HOSTS_OF_CAMPAIGN, MOVEMENT, QUESTION, WEEKS, HostShown
+from moor.showing import time_in_words
+from moor.tables import Amount, Columns
 from scheduler_worker.hosts import state_of
 
 LOOK_S = 5.0
@@ -48,6 +50,8 @@ CAMPAIGNS_SHOWN_MAX = 20
 LETTERS = {state: letter for letter, state in TILE_STATES.items()}
 # Of each campaign's hosts that are out or have failed.
 OUT_SHOWN_MAX = 20
+# So many of the latest recoveries.
+LOST_SHOWN_MAX = 10
 
 
 class Domain(Struct, frozen=True):
@@ -178,14 +182,22 @@ class KeepingPages(PageRenderer):
         given_up = [each for state in states for each in await self._given_up(state)]
         budgets = await self._moor.list_budgets()
         questions = await self._moor.list_questions().first(PAGE)
+        cloud = await self._domains()
+        known = {each.campaign.id: each for each in campaigns}
+        lost = _suspected(cloud)
+        for each in [each for each in states if each.work.by_policy][:LOST_SHOWN_MAX]:
+            found = known.get(each.id) or await self._moor.show_campaign(each.id)
+            lost = [*lost, *found.hosts][:PAGE]
         return {
+            "lost": table_of(LOST, lost, _page_of, "No host is lost, or was lately."),
+            "weeks": table_of(WEEKS, await self._moor.keeping_weeks(), None, "Nothing was done unasked."),
             "questions": table_of(QUESTION.columns, questions, QUESTION.page_of, "Nothing is asked."),
             "campaigns": table_of(CAMPAIGN.columns, states, CAMPAIGN.page_of, "There were no campaigns."),
             "out": [(each.campaign, _hosts(_out(each)[:OUT_SHOWN_MAX])) for each in campaigns],
             "movements": _moving(await self._moor.list_movements().first(PAGE)),
             "given_up": _moving(given_up[:PAGE]),
             "budgets": table_of(BUDGET.columns, budgets, None, "There are no budgets."),
-            "cloud": await self._domains(),
+            "cloud": cloud,
         }
 
     async def _given_up(self, campaign: CampaignState) -> list[Movement]:
@@ -201,12 +213,52 @@ class KeepingPages(PageRenderer):
         return self._cloud
 
 
+STAGES = {"waiting": "suspected", "held": "waits for an answer", "asked": "waits for an answer"}
+# Hosts that are lost, as campaigns have them; those that may be lost, too.
+LOST = Columns[CampaignHost](
+    {
+        "host": lambda each: each.host,
+        "cell": lambda each: each.cell,
+        "place": lambda each: each.place,
+        "what": lambda each: "recovered" if each.stage == "done" else STAGES.get(each.stage, each.stage),
+        "last heard": lambda each: time_in_words(each.lost_at),
+        "since": lambda each: time_in_words(each.stage_at),
+        "guests": lambda each: Amount(each.moved, of) if (of := each.moved + each.left + each.stay) else "",
+        "reason": lambda each: each.reason,
+    },
+    prose=("reason",),
+)
+
+
+def _suspected(cloud: Domain) -> list[CampaignHost]:
+    """Hosts that are silent, and of which no campaign has said anything: as campaigns would have them."""
+    silent = [
+        each.host
+        for each in cloud.hosts
+        if not each.host.up and each.host.silent_since and each.host.setting.mode in ("up", "draining")
+    ]
+    below = [each for part in cloud.below for each in _suspected(part)]
+    return [
+        *(
+            CampaignHost(
+                id=each.id, host=each.name, cell=each.cell, place=each.place, lost_at=each.silent_since
+            )
+            for each in silent
+        ),
+        *below,
+    ]
+
+
+def _page_of(host: CampaignHost) -> str:
+    return f"/hosts/{host.cell}/{host.host}"
+
+
 def _out(found: CampaignDetails) -> list[CampaignHost]:
     return [each for each in found.hosts if each.stage not in ("waiting", "done")]
 
 
 def _hosts(hosts: Sequence[Any], nothing: str = "none of its hosts is out now") -> HtmlTable:
-    return table_of(HOSTS_OF_CAMPAIGN, hosts, lambda each: f"/hosts/{each.cell}/{each.host}", nothing)
+    return table_of(HOSTS_OF_CAMPAIGN, hosts, _page_of, nothing)
 
 
 def _moving(movements: Sequence[Movement]) -> HtmlTable:

@@ -49,7 +49,7 @@ from moor.options import (
     wrong_value,
 )
 from moor.resource_commands import check_not_both, commands_of, completes, print_thing
-from moor.resources import BUDGET, CAMPAIGN, CELL, HOST, HOSTS_OF_CAMPAIGN, MOVEMENT, QUESTION
+from moor.resources import BUDGET, CAMPAIGN, CELL, HOST, HOSTS_OF_CAMPAIGN, MOVEMENT, QUESTION, WEEKS
 from moor.showing import LINES_MAX, grid_of, print_all, print_one
 from moor.tables import Columns, Rows, print_table
 
@@ -288,6 +288,17 @@ def resume(name: Named, bus: BusUrl = "", *, _output: Output = None) -> None:
 def cancel(name: Named, bus: BusUrl = "", *, _output: Output = None) -> None:
     """End a campaign. What moves goes on, and the hosts stay as they are: those that were emptied stay draining or down."""
     print_thing(CAMPAIGN, with_client(bus, lambda moor: moor.cancel_campaign(name), operates=True))
+
+
+@app.verb()
+def report(
+    bus: BusUrl = "",
+    *,
+    weeks: Annotated[int, option(min=1, max=52, help="The last so many weeks.")] = 12,
+    _output: Output = None,
+) -> None:
+    """Show what keepers have done by themselves, week by week: hosts that were lost and recovered, how fast, and what balances have gained."""
+    print_all(with_client(bus, lambda moor: moor.keeping_weeks(weeks)), WEEKS)
 
 
 movements_app = commands_of(MOVEMENT, "Movements: what moves by campaigns, and what was given up and why.")

@@ -65,7 +65,9 @@ async def test_a_balance_moves_instances_beside_a_policy(tmp_path: Path) -> None
     without, filled = json.loads(figures.read_bytes())["policies"]
     assert (without["moves"], filled["moves"], filled["moved_most"]) == (0, 1, 1)
     assert (without["refused"], filled["refused"]) == (1, 0)
-    await moor_says(2, "--balance-moves", "replay", trace, *HOSTS, "--balance", "even", "--balance-moves", "0")
+    await moor_says(
+        2, "--balance-moves", "replay", trace, *HOSTS, "--balance", "even", "--balance-moves", "0"
+    )
 
 
 async def test_the_trace_of_the_page_is_played() -> None:

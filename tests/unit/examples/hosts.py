@@ -182,7 +182,14 @@ HOSTS: tuple[Message, ...] = (
         ),
         next="host-3",
     ),
-    AskDrain(host="host-1", instances=(CONSUMER,), avoid=(ROOT,), to=("host-2", "host-3"), evacuate=True),
+    AskDrain(
+        host="host-1",
+        instances=(CONSUMER,),
+        wishes=("host-2",),
+        avoid=(ROOT,),
+        to=("host-2", "host-3"),
+        evacuate=True,
+    ),
     DrainFound(
         host="host-1",
         fit=1,
@@ -214,6 +221,7 @@ HOSTS: tuple[Message, ...] = (
                 alternates=("host-1",),
                 what="resize",
                 request_id=REQUEST,
+                by="moor-keeper for campaign lost-c1-host-1",
                 boot=HostChoice(
                     chosen_at=WHEN, hosts=3, qualified=2, chosen="host-3", alternates=("host-1",)
                 ),

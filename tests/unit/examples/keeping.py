@@ -7,6 +7,7 @@ from bus.messages.keeping import (
     AskBudgets,
     AskCampaignPlan,
     AskCampaigns,
+    AskKeepingWeeks,
     AskMovements,
     BudgetsFound,
     BudgetState,
@@ -19,6 +20,8 @@ from bus.messages.keeping import (
     CampaignState,
     CampaignWork,
     DeleteBudget,
+    KeepingWeek,
+    KeepingWeeksFound,
     MoveBudget,
     Movement,
     MovementChanged,
@@ -47,6 +50,7 @@ from bus.messages.questions import (
     QuestionId,
     QuestionsFound,
 )
+from engine.goals import BalanceFigures
 from tests.unit.examples.values import CONSUMER, GROUP, REQUEST, ROOT, WHEN
 
 CAMPAIGN = CampaignId(UUID("00000000-0000-4000-8000-0000000000a1"))
@@ -81,7 +85,13 @@ WORK = CampaignWork(
     failures_max=3,
     to=("host-3",),
     wait_s=3600,
+    goal="even",
+    moves_max=50,
+    rest_s=7200,
     reason="new kernel",
+)
+FIGURES = BalanceFigures(
+    hosts=9, empty=2, overfull=1, peak=1.1, spread=0.25, stranded=0.125, excess=0.5, broken=3
 )
 HOST = CampaignHost(
     id=ROOT,
@@ -113,6 +123,9 @@ STATE = CampaignState(
     ended_at=WHEN,
     hosts={"waiting": 1, "emptying": 1},
     movements={"moving": 2, "done": 5},
+    before=FIGURES,
+    promised=BalanceFigures(hosts=9, empty=2, peak=0.75),
+    reached=BalanceFigures(hosts=9, empty=2, peak=0.8),
 )
 MOVED = Movement(
     id=MOVEMENT,
@@ -130,6 +143,7 @@ MOVED = Movement(
     priority=7,
     epoch=4,
     place="dc1/hall2/row7/rack3",
+    wish="c1/host-3",
     to="host-3",
     to_place="dc1/hall2/row8/rack1",
     reason="no host among 3",
@@ -151,6 +165,10 @@ POLICY = KeepingPolicy(
     lost_max=4,
     level=3,
     rehearse=True,
+    balance="fill",
+    every_s=600,
+    gain_min=20,
+    rest_s=7200,
 )
 QUESTION = Question(
     id=QuestionId(UUID("00000000-0000-4000-8000-0000000000a3")),
@@ -196,12 +214,43 @@ KEEPING: tuple[Message, ...] = (
         guests=2,
         fit=1,
         movements=(
-            PlannedMovement(instance=CONSUMER, name="web-1", project="shop", host="host-1", to="host-3"),
+            PlannedMovement(
+                instance=CONSUMER,
+                name="web-1",
+                project="shop",
+                host="host-1",
+                to="host-3",
+                gain=0.0625,
+                memory_mb=2048,
+                live=True,
+            ),
             PlannedMovement(instance=CONSUMER, host="host-1", reason="no host among 3"),
         ),
         more=True,
         seconds=1200,
         limit="halls",
+        before=FIGURES,
+        after=BalanceFigures(hosts=9, empty=2, peak=0.75),
+    ),
+    AskKeepingWeeks(weeks=4),
+    KeepingWeeksFound(
+        weeks=(
+            KeepingWeek(
+                week="2026-W49",
+                lost=5,
+                recovered=3,
+                left=1,
+                seconds=80,
+                seconds_most=200,
+                moved=40,
+                stay=2,
+                balances=7,
+                steps=60,
+                given_up=1,
+                promised=75.5,
+                reached=70.25,
+            ),
+        ),
     ),
     CampaignChanged(campaign=CAMPAIGN, state=STATE, host=HOST),
     AskMovements(

@@ -23,6 +23,7 @@ from bus.messages.hosts import AggregatesFound, AggregateState, AskAggregates, A
 from bus.messages.keeping import (
     AskBudgets,
     AskCampaigns,
+    AskKeepingWeeks,
     AskMovements,
     BudgetsFound,
     BudgetState,
@@ -31,6 +32,8 @@ from bus.messages.keeping import (
     CampaignsFound,
     CampaignState,
     CampaignWork,
+    KeepingWeek,
+    KeepingWeeksFound,
     MoveBudget,
     Movement,
     MovementId,
@@ -132,6 +135,7 @@ ANSWERS: Mapping[type[Message], Callable[[Any], Message]] = {
     AskBudgets: lambda _: BudgetsFound(
         budgets=(BudgetState(budget=MoveBudget(name="b", scope="cloud", at_once=5)),)
     ),
+    AskKeepingWeeks: lambda _: KeepingWeeksFound(weeks=(KeepingWeek(week="2026-W49"),) * 12),
     AskPlan: lambda _: PLANNED,
     AskTiles: lambda ask: Tiles(
         in_cell=ask.in_cell, made_at=AT, tiles="3" * HOSTS, hosts=HOSTS, names=("h",) if ask.named else ()
@@ -157,7 +161,14 @@ COSTS: Mapping[str, tuple[Mapping[type[Message], int], int, int]] = {
     "/waiting": ({AskInstances: 1}, 101, 40_000),
     "/moves": ({AskMoves: 1}, 101, 40_000),
     # Of each of 20 campaigns its 1,000 hosts, and what it has given up; and all hosts of the cloud.
-    "/keeping": ({AskCampaigns: 42, AskMovements: 21, AskBudgets: 1, AskQuestions: 1, AskHosts: 2}, 800, 340_000),
+    "/keeping": (
+        {
+            AskCampaigns: 42, AskMovements: 21, AskBudgets: 1, AskQuestions: 1, AskHosts: 2,
+            AskKeepingWeeks: 1,
+        },
+        820,
+        350_000,
+    ),
     "/campaigns": ({AskCampaigns: 1}, 101, 30_000),
     f"/campaigns/{ID}": ({AskCampaigns: 2, AskMovements: 2}, 303, 120_000),
     "/movements": ({AskMovements: 1}, 101, 50_000),

@@ -13,6 +13,7 @@ from bus.messages.hosts import AskHosts, ClassAmounts, HostsFound, HostUse
 from bus.messages.keeping import (
     AskBudgets,
     AskCampaigns,
+    AskKeepingWeeks,
     AskMovements,
     BudgetsFound,
     BudgetState,
@@ -22,6 +23,9 @@ from bus.messages.keeping import (
     CampaignsFound,
     CampaignState,
     CampaignWork,
+    HostStage,
+    KeepingWeek,
+    KeepingWeeksFound,
     MoveBudget,
     Movement,
     MovementId,
@@ -76,7 +80,7 @@ HOSTS = (
     a_host(2, "dc1/hall2/rack1", 55),
     a_host(3, "dc1/hall2/rack2", setting=HostSetting(mode="draining")),
     a_host(4, "dc1/hall2"),
-    a_host(5, up=False),
+    a_host(5, up=False, silent_since=datetime(2026, 12, 1, 11, tzinfo=UTC)),
     a_host(6, setting=HostSetting(mode="down")),
     a_host(7, must_clean=True),
     a_host(8, setting=HostSetting(mode="dead"), up=False),
@@ -108,6 +112,9 @@ class KeptCloud(FakeCloud):
                 return CampaignsFound(
                     campaigns=(state,), hosts=(emptying, waits) if question.campaign else ()
                 )
+            case AskKeepingWeeks():
+                week = KeepingWeek(week="2026-W49", lost=3, recovered=2, seconds=75, balances=1, steps=17)
+                return KeepingWeeksFound(weeks=(week,))
             case AskMovements(life=life):
                 moves, stays = a_movement(1, "moving"), a_movement(2, "given_up", reason="no host has room")
                 return MovementsFound(movements=(stays,) if life == "given_up" else (moves,))
@@ -146,6 +153,35 @@ def a_movement(number: int, life: Any, reason: str = "") -> Movement:
     )
 
 
+class RecoveredCloud(KeptCloud):
+    """The campaign recovers lost hosts: h4 is emptied, and h3 waits for an answer."""
+
+    async def ask(self, question: Message) -> Message:
+        found = await super().ask(question)
+        if not isinstance(found, CampaignsFound):
+            return found
+        work = CampaignWork(kind="evacuate", hosts=("h3",), by_policy=True)
+        stages: tuple[HostStage, ...] = ("held", "done")
+        return structs.replace(
+            found,
+            campaigns=(structs.replace(KERNEL, work=work),),
+            hosts=tuple(
+                [
+                    structs.replace(each, stage=stage)
+                    for each, stage in zip(found.hosts, stages, strict=bool(found.hosts))
+                ]
+            ),
+        )
+
+
+async def test_lost_hosts_are_told_with_what_becomes_of_them(visit: Visit) -> None:
+    root = await (await visit(RecoveredCloud())).logged_in("root")
+    page = (await root.get("/keeping")).text.partition("<h2>Lost hosts</h2>")[2].partition("<h2>")[0]
+    words = [(each in page) for each in ("suspected", "waits for an answer", "recovered")]
+    assert words == [True, True, True]
+    assert [f">{host}<" in page for host in ("h3", "h4", "h5", "h1")] == [True, True, True, False]
+
+
 async def test_one_page_has_the_campaigns_what_moves_the_budgets_and_the_cloud_by_domains(
     visit: Visit,
 ) -> None:
@@ -165,6 +201,9 @@ async def test_one_page_has_the_campaigns_what_moves_the_budgets_and_the_cloud_b
         True,
         True,
     )
+    # A silent host, of which no campaign has said anything yet.
+    assert (">h5<" in page, "suspected" in page, "2026-12-01 11:00:00 UTC" in page) == (True, True, True)
+    assert ("2026-W49" in page, "2 / 3" in page, "0:01:15" in page) == (True, True, True)
     assert SCRIPT not in page
     tiles = re.findall(r'data-cell="([^"]*)" data-open="([^"]*)" data-tiles="([^"]*)"', page)
     assert tiles == [
