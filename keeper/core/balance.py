@@ -94,14 +94,14 @@ def after_steps(
     if left or any(each.life in GOING for each in known):
         return Emptying(seen, withdrawn=gone)
     if lives["given_up"]:
-        return Emptying(staged(seen, "failed", now, f"{seen.stay} guests stay: {stays}"))
-    return Emptying(staged(seen, "done" if lives["done"] else "skipped", now, stays), withdrawn=gone)
+        after = staged(seen, "failed", now, f"{seen.stay} guests stay: {stays}")
+    else:
+        after = staged(seen, "done" if lives["done"] else "skipped", now, stays)
+    return Emptying(after, withdrawn=gone)
 
 
 def judged(movement: Movement, gain: float, plan: DrainedInstance | None, now: datetime) -> Movement:
     """A planned step whose turn has come: with its host, or withdrawn since it is not worth its work any more."""
-    if movement.failures:
-        return structs.replace(movement, life="given_up", ended_at=now)
     if gain <= 0:
         return withdrawn(movement, GAINS_NOTHING, now)
     if plan is None or not plan.to:

@@ -356,9 +356,9 @@ def waits_s(movement: Movement, work: CampaignWork, now: datetime) -> int:
 
 
 def failed(movement: Movement, reason: str, now: datetime) -> Movement:
-    """The movement after a try that failed: it is planned anew, or given up."""
+    """The movement after a try that failed: it is planned anew, or given up; a step of a balance is tried once."""
     failures = movement.failures + 1
-    if failures < FAILURES_MAX:
+    if failures < FAILURES_MAX and not movement.wish:
         return structs.replace(
             movement, life="planned", failures=failures, reason=reason, to="", to_place="", request_id=None
         )

@@ -1,4 +1,4 @@
-"""Draws keepers, the places of hosts, budgets, campaigns that empty hosts, and policies by which lost hosts are recovered.
+"""Draws keepers, the places of hosts, budgets, campaigns that empty hosts or even them, and policies by which lost hosts are recovered.
 
 No campaign restarts its hosts: a restart runs a hook, which is a program of the machine, and this clock knows none.
 """
@@ -50,6 +50,8 @@ FAULTS_S = (5.0, 42.0)
 # A host that is to be evacuated counts as down so long after it has fallen silent.
 DOWN_AFTER_S = 15.0
 CONDUCTORS_BEAT_S = 2.0
+# Longer than a run.
+RESTS_S = 3600
 KEYS = (
     "campaign.start",
     "campaign.set",
@@ -91,7 +93,32 @@ def with_keeping(plan: Plan, chance: random.Random) -> Plan:
         faults=tuple(sorted((*plan.faults, *_faults(keepers, chance)), key=lambda each: each.at_s)),
         script=structs.replace(plan.script, faults=(*plan.script.faults, *silent)),
     )
-    return _with_recovery(kept, chance) if chance.random() < 0.6 else kept
+    return _with_balance(_with_recovery(kept, chance) if chance.random() < 0.6 else kept, chance)
+
+
+def _with_balance(plan: Plan, chance: random.Random) -> Plan:
+    """An operator has hosts evened, one or two times."""
+    orders = [
+        CampaignOrder(
+            id=_id(chance),
+            at_s=chance.uniform(*CAMPAIGNS_S),
+            name=f"balance-{number}",
+            work=CampaignWork(
+                kind="balance",
+                goal=chance.choice(("even", "even", "fill", "room")),
+                place=chance.choice(("", "", "dc1")),
+                moves_max=chance.choice((3, 10)),
+                rest_s=chance.choice((0, RESTS_S)),
+                guests_at_once=chance.choice((1, 5)),
+                failures_max=9,
+            ),
+            changes=tuple(_changes(chance)) if chance.random() < 0.3 else (),
+            is_repeated=chance.random() < 0.3,
+        )
+        for number in range(chance.randint(0, 2))
+    ]
+    campaigns = sorted((*plan.campaigns, *orders), key=lambda each: each.at_s)
+    return structs.replace(plan, campaigns=tuple(campaigns))
 
 
 def _with_recovery(plan: Plan, chance: random.Random) -> Plan:

@@ -205,7 +205,7 @@ NEXT = {
     "given_up": set[str](),
 }
 LEDGER = "one ledger for all that moves unasked"
-OPEN_STAGES = ("waiting", "held", "fencing", "asked", "fenced", "emptying", "hook", "returning")
+OPEN_STAGES = ("waiting", "held", "fencing", "asked", "fenced", "emptying", "giving", "hook", "returning")
 # States of an instance in its cell.
 ON_ITS_HOST = ("active", "stopped", "shelved", "broken")
 # An order: its instances, how they move, where to, and where from.
@@ -254,7 +254,8 @@ class KeepingChecker:
                 self._check_off(host)
             if host.lost_at is not None and stage == "" and host.stage != "skipped":
                 self._note("a host is lost", host.host)
-            if host.stage == "done" != stage:
+            is_emptied = self._campaigns[id_].work.kind != "balance"
+            if host.stage == "done" != stage and is_emptied:
                 guests = {(own.id, own.host_attempt) for own in self._guests_of(host.id)}
                 self._emptied[host.id] = host.host, guests
             if host.stage != stage:
@@ -391,8 +392,21 @@ class KeepingChecker:
         for wrong in breaches(budgets, going, recent):
             if wrong not in known:
                 self._breaks(f"a grant exceeds budget {wrong}")
+        for each in granted:
+            self._check_rest(each)
         for campaign in sorted({each.campaign for each in granted}):
             self._check_guests(campaign, [each for each in going if each.campaign == campaign and each.to])
+
+    def _check_rest(self, granted: Movement) -> None:
+        """A guest that has moved is not moved by a balance within its rest, which is longer than a run or nothing."""
+        work = next(each for each in self._campaigns.values() if each.id == granted.campaign).work
+        moved = [
+            each
+            for each in self._movements.values()
+            if each.instance == granted.instance and each.life == "done"
+        ]
+        if work.kind == "balance" and work.rest_s and moved:
+            self._breaks(f"{short_id(granted.instance)} has moved, and is to move again by a balance")
 
     def _check_guests(self, id_: CampaignId, going: Sequence[Movement]) -> None:
         """A group that leaves together may be larger."""

@@ -23,7 +23,7 @@ from keeper.core.balance import (
     loaded,
     movable,
 )
-from keeper.core.campaigns import staged
+from keeper.core.campaigns import failed, staged
 from tests.unit.keeper.test_emptying import CAMPAIGN, HOST, NOON, guest_id, guests, movement
 
 EVEN = structs.replace(CAMPAIGN, work=CampaignWork(kind="balance", goal="even"))
@@ -52,6 +52,7 @@ GROUP = GroupId(UUID(int=7))
         # Its host would not be empty.
         (FILL, [movement(1), movement(2, "withdrawn"), movement(3, "done")], UP, "done", {1}),
         (EVEN, [movement(1), movement(2, "withdrawn")], UP, "giving", set()),
+        (FILL, [movement(1), movement(2, "given_up")], UP, "failed", {1}),
     ],
 )
 def test_a_host_gives_guests_until_its_steps_have_ended(
@@ -78,14 +79,6 @@ def test_a_host_gives_guests_until_its_steps_have_ended(
             "it moves",
             "",
         ),
-        (
-            movement(1, failures=1, reason="x"),
-            0.5,
-            DrainedInstance(id=guest_id(1), to="h2"),
-            "given_up",
-            "x",
-            "",
-        ),
     ],
 )
 def test_a_step_is_made_if_it_gains_something_and_finds_its_place(
@@ -93,6 +86,12 @@ def test_a_step_is_made_if_it_gains_something_and_finds_its_place(
 ) -> None:
     after = judged(step, gain, plan, NOON)
     assert (after.life, after.reason, after.to) == (life, reason, to)
+
+
+def test_a_step_is_tried_once_and_another_movement_three_times() -> None:
+    step = failed(movement(1, "moving", wish="c1/h2"), "it was full", NOON)
+    assert (step.life, step.reason) == ("given_up", "it was full")
+    assert failed(movement(1, "moving"), "it was full", NOON).life == "planned"
 
 
 def test_only_guests_whose_size_is_known_and_that_need_no_company_may_move() -> None:
