@@ -232,8 +232,9 @@ class KeepingChecker:
         self._granted: dict[RequestId, dict[InstanceId, Movement]] = {}
         self._orders: dict[RequestId, Order] = {}
         self._said: set[bytes] = set()
-        # The hosts that are done, and the instances, with their attempts, that their cells had there then.
+        # The hosts that are done, and the instances, with their attempts, that their cells had there then. Those that were up since.
         self._emptied: dict[ProviderId, tuple[str, set[tuple[InstanceId, int]]]] = {}
+        self._up_since: set[ProviderId] = set()
 
     def committed(self) -> None:
         """A keeper has committed: read what has changed in the keepers' rows."""
@@ -258,8 +259,11 @@ class KeepingChecker:
             if host.stage == "done" != stage and is_emptied:
                 guests = {(own.id, own.host_attempt) for own in self._guests_of(host.id)}
                 self._emptied[host.id] = host.host, guests
+                self._up_since.discard(host.id)
             if host.stage != stage:
                 self._note(f"a host is {host.stage}", host.host, host.reason)
+        modes = {id_: self._cloud.hosts.rows[id_].setting.mode for id_ in self._emptied}
+        self._up_since |= {id_ for id_, mode in modes.items() if mode == "up"}
         changed = self._changed("SELECT 0, body FROM keeper_movements")
         self._moved([msgspec.json.decode(body, type=Movement) for _, body in changed])
 
@@ -326,7 +330,8 @@ class KeepingChecker:
     def left_behind(self) -> Iterator[str]:
         """Guests on a host that was done, and that nobody has set up since: those that were there then, and those that came later."""
         for id_, (name, guests) in self._emptied.items():
-            is_up = self._cloud.hosts.rows[id_].setting.mode == "up"
+            # A person may have set it draining again.
+            is_up = id_ in self._up_since or self._cloud.hosts.rows[id_].setting.mode == "up"
             for own in self._guests_of(id_):
                 if (own.id, own.host_attempt) in guests:
                     yield f"{short_id(own.id)} is {own.state} on {name}, which was emptied"
