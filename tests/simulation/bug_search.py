@@ -26,6 +26,7 @@ PARTS = (
         "quota_orders",
         "budgets",
         "campaigns",
+        "policies",
         "host_orders",
         "script",
         "ironic",
