@@ -88,6 +88,7 @@ DOORS = {
         (
             *("keeper.core.campaigns", "keeper.core.fencing", "keeper.core.grants"),
             *("keeper.core.policies", "keeper.core.recovery", "keeper.core.balance"),
+            "keeper.core.weeks",
         )
     ),
     "audit books": Door(("moor.client.books", "cell_conductor.core.books")),
@@ -140,6 +141,7 @@ DOORS = {
             *("ironic_sync.events", "ironic_sync.sweeping"),
             *("keeper.asking", "keeper.granting", "keeper.keeping", "keeper.hooks"),
             *("keeper.policies", "keeper.recovering", "keeper.balancing", "keeper.beginning"),
+            "keeper.fences",
         ),
     ),
     "a cloud for trials: its hosts, nodes and servers": Door(
