@@ -132,9 +132,9 @@ def _turn(host: HostState) -> tuple[int, int, str]:
     return number % RACK, number, host.cell
 
 
-async def boots(here: RealCloud, first: int) -> None:
-    """Instances boot until this is cancelled."""
-    some, due_s = max(round(RATE * BOOTS_EVERY_S), 1), time.monotonic()
+async def boots(here: RealCloud, first: int, rate: int = RATE) -> None:
+    """So many instances boot in a second until this is cancelled."""
+    some, due_s = max(round(rate * BOOTS_EVERY_S), 1), time.monotonic()
     for number in itertools.count(first, some):
         await here.send([a_build(each) for each in range(number, number + some)])
         due_s += BOOTS_EVERY_S

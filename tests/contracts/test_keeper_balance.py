@@ -1,5 +1,7 @@
 """What becomes of a balance's steps when something else happens meanwhile, and whose a host is: on both databases."""
 
+import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from uuid import UUID
@@ -7,14 +9,19 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from bus.memory import MemoryBroker
 from bus.message import Message
-from bus.messages.build import BuildRejected
+from bus.messages.build import BuildRejected, InstanceDetails, InstanceState
 from bus.messages.keeping import CampaignId, CampaignState, CampaignWork, Movement, MovementLife
-from engine.flavors import InstanceId
+from bus.messages.policies import KeepingPolicy, PolicyState
+from bus.workers.connections import Station
+from engine.balancing import BalanceStep, MovableGuest
+from engine.flavors import InstanceId, RequestId
 from engine.goals import BalanceFigures
+from engine.hosts import HostState
 from keeper import store_sql as rows
 from keeper.asking import Schedulers
-from keeper.balancing import Balancing
+from keeper.balancing import BalancePlan, Balancing, ContinuousBalance
 from keeper.beginning import begin_campaign
 from keeper.core.campaigns import GRANTED, MOVING, PLANNED
 from keeper.core.weeks import weeks_of
@@ -23,6 +30,7 @@ from keeper.settings import PACE
 from keeper.store_sql import KeeperStore
 from tests.contracts.stores import STORES, open_keeper_store
 from tests.contracts.test_keeper_store import NOON, host, movement
+from tests.waiting import until
 
 WITHDRAWN: tuple[MovementLife, ...] = ("withdrawn",)
 Meanwhile = Callable[[], Awaitable[object]]
@@ -156,3 +164,55 @@ async def test_weeks_are_of_the_rows_of_campaigns_and_losses(store: KeeperStore)
     assert [each.id for each in campaigns] == [BALANCE.id]
     (week,) = weeks_of(campaigns, losses, since)
     assert (week.lost, week.recovered, week.seconds, week.moved, week.promised) == (1, 1, 70, 3, 75.0)
+
+
+class Promising(Balancing):
+    """A plan promises to halve the spread."""
+
+    asked = 0
+
+    async def plan(self, work: CampaignWork) -> BalancePlan:
+        assert (work.goal, work.cell) == ("even", "c1")
+        self.asked += 1
+        state = HostState(id=host(1).id, name="h1", cell="c1", up=True)
+        guest = movement(1).instance
+        told = InstanceState(
+            id=guest, request_id=RequestId(guest), sequence=1, state="active", cell="c1", host="h1"
+        )
+        step = BalanceStep(MovableGuest(guest, "c1/h1", {"VCPU": 1}), "c1/h2", 0.1)
+        return BalancePlan(
+            steps=[step],
+            guests={guest: (told, InstanceDetails(id=guest))},
+            hosts={"c1/h1": state},
+            before=BalanceFigures(spread=0.4),
+            after=BalanceFigures(spread=0.2),
+        )
+
+
+@pytest.mark.parametrize(("least", "campaigns"), [(60, 0), (50, 1), (None, 1)])
+async def test_a_policy_has_a_plan_carried_out_that_gains_enough(
+    store: KeeperStore, least: int | None, campaigns: int
+) -> None:
+    policy = KeepingPolicy(scope="cell", of="c1", balance="even", gain_min=least)
+    async with store.transaction() as transaction:
+        await transaction.run(rows.save_policy, PolicyState(policy=policy, set_at=NOON))
+    balancing = Promising(Schedulers(asks_nothing), store, lambda: NOON)
+    woken: list[bool] = []
+    hours = itertools.count()
+    quick = structs.replace(PACE, balance_s=0.01)
+    part = ContinuousBalance(
+        Station(MemoryBroker().as_user(), "keeper-1"),
+        balancing,
+        store,
+        lambda: woken.append(True),
+        clock=lambda: NOON + timedelta(hours=next(hours)),
+        pace=quick,
+    )
+    running = asyncio.create_task(part.looking.run())
+    # The next hour it looks again, if nothing was begun.
+    await until(lambda: woken or balancing.asked > 1, "it has looked")
+    await part.looking.stop()
+    await running
+    found = await store.read(rows.campaigns_since, NOON - timedelta(hours=1))
+    assert [(each.name, each.by) for each in found] == [("balance-cell-c1", "keeper")] * campaigns
+    assert len(woken) == campaigns

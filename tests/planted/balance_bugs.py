@@ -32,7 +32,6 @@ _changed(
     "fits",
     "(there <= self.capacity[rows])",
     "(there <= 2 * self.capacity[rows])",
-    "overbooked",
 )
 _changed(
     "a host is half emptied by a plan to fill",

@@ -119,12 +119,34 @@ async def test_a_step_that_gains_nothing_any_more_is_left_out(bus: str, books: s
 
 
 @EMBEDDED
+async def test_steps_that_go_together_are_judged_one_after_the_other(bus: str, books: str) -> None:
+    async with keeping(bus, books, "h1", "h2") as here:
+        await uneven(here, count=4)
+        await hold(here)
+        await planned_from(here, "h1", 2)
+        await here.start(kind="balance", goal="even")
+        # Each of the two steps would still gain something by itself.
+        await uneven(here, "h2", 1, first=11)
+        await until(
+            lambda: plan(here, "fill"),
+            "it is seen",
+            lambda found: found.before is not None and found.before.empty == 0,
+        )
+        await go_on(here)
+        ended = await here.until()
+        assert [(each.stage, each.moved) for each in ended.hosts] == [("done", 1)]
+        assert sorted(each.life for each in await here.movements()) == ["done", "withdrawn"]
+
+
+@EMBEDDED
 async def test_whoever_orders_something_for_a_host_wins_over_a_balance(bus: str, books: str) -> None:
     async with keeping(bus, books, "h1", "h2", "h3") as here:
         guests = await uneven(here)
         await hold(here)
         await planned_from(here, "h1", 2)
         await here.start(kind="balance", goal="even", name="even")
+        # Nothing else is planned with its host.
+        assert (await plan(here)).fit == 0
         await here.start("h1", name="spring")
         told = await here.told("even")
         assert [(each.stage, each.reason) for each in told.hosts] == [

@@ -71,7 +71,7 @@ async def test_a_balance_moves_instances_beside_a_policy(tmp_path: Path) -> None
 
 
 async def test_the_trace_of_the_page_is_played() -> None:
-    (command,) = [
+    command, _ = [
         line for line in (ROOT / "docs/replay.md").read_text().splitlines() if "azure2017.csv.gz --" in line
     ]
     await moor_says(0, "of 12,000", *command.split()[1:], "--policy", "fill")

@@ -104,7 +104,7 @@ WHY: Mapping[str, Limits] = {
         "moor/bare_metal/node_command.py": ["SHOWN_MAX"],
         "moor/client/finding.py": ["CANDIDATES_MAX"],
         "moor/dashboard/instance_pages.py": ["HISTORY_MAX"],
-        "moor/dashboard/keeping_pages.py": ["CAMPAIGNS_SHOWN_MAX", "OUT_SHOWN_MAX"],
+        "moor/dashboard/keeping_pages.py": ["CAMPAIGNS_SHOWN_MAX", "LOST_SHOWN_MAX", "OUT_SHOWN_MAX"],
         "moor/dashboard/letters.py": ["BROKEN_MAX", "LETTERS_MAX"],
         "moor/dashboard/node_pages.py": ["REASONS_SHOWN_MAX"],
         "moor/overview/top_command.py": ["INSTANCES_MAX", "LETTERS_MAX", "MOVES_MAX"],
