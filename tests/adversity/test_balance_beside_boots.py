@@ -38,8 +38,8 @@ def size(name: str, usual: int) -> int:
     return int(os.environ.get(f"BALANCE_{name}", usual))
 
 
-HOSTS, GUESTS, MOVES = size("HOSTS", 12), size("GUESTS", 96), size("MOVES", 60)
-VCPUS, RATE = size("VCPUS", 8), size("RATE", 4)
+HOSTS, GUESTS, MOVES = size("HOSTS", 12), size("GUESTS", 192), size("MOVES", 120)
+VCPUS, RATE = size("VCPUS", 16), size("RATE", 4)
 WORKERS = (
     *("placement-1", "scheduler-1", "scheduler-2", "keeper-1", "keeper-2"),
     *("conductor-c1", "compute-c1"),
