@@ -3,6 +3,7 @@
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ HOSTS = {
     6: "dc1/hall2/rack2",
 }
 HOOK = "#!/bin/sh\nexit 0\n"
-LOST = "harbour-host-00006"
+LOST, FULL = "harbour-host-00006", "harbour-host-00003"
 
 
 async def test_the_page_of_keeping_is_true(home: Path) -> None:
@@ -58,6 +59,9 @@ async def test_the_page_of_keeping_is_true(home: Path) -> None:
                 continue
             if words[:4] == ["campaign", "start", "evacuate", LOST]:
                 await cloud.says(0, "", "host", "set", LOST, "down")
+            if words[0] == "balance":
+                # Below, in a cloud whose hosts are free.
+                continue
             if words[:2] == ["question", "answer"]:
                 words[2] = await asked()
             ran = await cloud.run(*words)
@@ -127,3 +131,27 @@ async def test_campaigns_and_budgets_by_command(home: Path) -> None:
         assert [each["budget"]["name"] for each in await cloud.json("budget", "list")] == ["racks"]
         await cloud.says(0, "budget racks is deleted", "budget", "delete", "racks")
         await cloud.says(1, "there is no budget 'racks'", "budget", "show", "racks")
+
+
+async def test_the_commands_of_balance_even_the_hosts(home: Path) -> None:
+    async with up(home, "--cells", "harbour", "--hosts", "3") as cloud:
+        # One host has much, and the others have nothing.
+        small = ("--vcpus", "16", "--ram", "64", "--disk", "1")
+        await cloud.json("boot", *small, "--count", "6", "--host", FULL)
+
+        async def plan() -> dict[str, Any]:
+            found: dict[str, Any] = await cloud.json("balance", "plan", "--goal", "even")
+            return found
+
+        await until(plan, "all of it is seen", lambda found: found["fit"] == 4)
+        for command in commands_of("docs/keeping.md"):
+            words = shlex.split(command.text)[1:]
+            if words[0] == "balance":
+                await cloud.says(0, "", *words)
+
+        async def hosts() -> set[str]:
+            return {each["host"] for each in await cloud.json("list")}
+
+        await until(hosts, "they are even", lambda found: len(found) == 3)
+        told = await cloud.says(0, "spread", "balance", "plan")
+        assert "would move" in told.out + told.err
