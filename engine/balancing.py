@@ -181,7 +181,9 @@ def figures_of(
     for step in steps:
         (amounts,) = loads.amounts_of((step.guest,))
         loads.used[rows[step.guest.host]] -= amounts
-        loads.used[rows[step.to]] += amounts
+        # Schedulers may choose a host that is not among these.
+        if step.to in rows:
+            loads.used[rows[step.to]] += amounts
     return loads.figures(broken)
 
 

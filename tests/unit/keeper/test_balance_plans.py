@@ -108,6 +108,12 @@ def test_a_step_is_judged_by_what_its_hosts_are_like_now() -> None:
     assert gain_of("even", full, empty, guest(4, "c1/h1", memory=65_537)) == 0
 
 
+def test_a_guest_that_schedulers_place_outside_the_hosts_leaves_its_own() -> None:
+    guests = [guest(1, "c1/h1")]
+    away = BalanceStep(guests[0], "c1/h9", 1.0)
+    assert figures_of(hosts(guests, "c1/h1"), [away]).empty == 1
+
+
 def test_a_cloud_without_hosts_has_figures_and_a_plan() -> None:
     assert figures_of(()) == BalanceFigures()
     assert steps("even", [], []) == []
