@@ -20,6 +20,7 @@ from msgspec import Struct, structs
 from bus.messages.cell import (
     DeployProgressed,
     InstanceRedeployed,
+    NodePower,
     RedeployInstance,
     SpawnFailed,
     UndeployOrdered,
@@ -64,6 +65,7 @@ from ironic_sync.core.settling import (
     Order,
     after_order,
     node_words,
+    power_news,
     why_not_unasked,
     why_unasked,
     with_unasked,
@@ -87,7 +89,7 @@ TRIES_UNTOLD_MAX = 4
 
 
 # Sends a message to the conductor of its cell, or an event; the future is done when its broker has confirmed it.
-Say = Callable[[Answer | DeployProgressed | UndeployOrdered], "asyncio.Future[None]"]
+Say = Callable[[Answer | DeployProgressed | UndeployOrdered | NodePower], "asyncio.Future[None]"]
 
 
 class _LookResult(Struct, frozen=True):
@@ -535,6 +537,8 @@ class Deployer(PartGroup):
                     )
                 )
                 done = structs.replace(done, told=words)
+            for news in power_news(row):
+                await self._say(news)
             await self._take_off(row, done)
         except Operational as problem:
             self._asking.left(problem)
@@ -548,7 +552,11 @@ class Deployer(PartGroup):
                 return None
             known = done if now.deployed == row.deployed and done is not None else now.deployed
             return structs.replace(
-                now, deployed=known, answers=left, answers_at=now.answers_at if left else None
+                now,
+                deployed=known,
+                answers=left,
+                answers_at=now.answers_at if left else None,
+                power_loss_told=row.power_loss,
             )
 
         await self._writer.change({row.id: change})

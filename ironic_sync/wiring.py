@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import os_traits
 
-from bus.messages.cell import DeployProgressed, UndeployOrdered
+from bus.messages.cell import DeployProgressed, NodePower, UndeployOrdered
 from bus.messages.cloud import RowFailed
 from bus.workers.connections import Station, by_station
 from bus.workers.consuming import Subscription
@@ -99,9 +99,10 @@ def ironic_parts(
     deploying: tuple[Part, ...] = ()
     if api is not None:
 
-        def say(message: Answer | DeployProgressed | UndeployOrdered) -> asyncio.Future[None]:
-            # Operators hear events at the API level.
-            there = station if isinstance(message, UndeployOrdered) else apart.get(message.cell, station)
+        def say(message: Answer | DeployProgressed | UndeployOrdered | NodePower) -> asyncio.Future[None]:
+            # Operators and keepers hear events at the API level.
+            is_event = isinstance(message, UndeployOrdered | NodePower)
+            there = station if is_event else apart.get(message.cell, station)
             return there.publisher.send(message)
 
         deployer = Deployer(api, writer, store, membership, say, rules, failed, chance=chance)

@@ -1,7 +1,7 @@
 """The keeper's queues: which message goes to which handler.
 
 queue              handlers
-keeper.requests    `Orders`: campaigns are begun and set, questions are answered, budgets are written
+keeper.requests    `Orders`: campaigns are begun and set, questions are answered, budgets are written; persons are asked about nodes without power
                    `PolicyOrders` (policies.py): policies are written
 keeper.questions   `Questions`: campaigns, movements, questions to persons, budgets, plans, policies
 
@@ -17,6 +17,7 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import BuildRejected
+from bus.messages.cell import NodePower
 from bus.messages.keeping import (
     CAMPAIGN_HOSTS_MAX,
     PLANNED_MAX,
@@ -51,12 +52,19 @@ from keeper.asking import Schedulers, named
 from keeper.balancing import Balancing, begun_by, why_no_steps
 from keeper.beginning import CampaignHosts, begin_campaign
 from keeper.core.campaigns import HELD, rejected, wrong_work
-from keeper.core.fencing import after_answer_of, after_answer_to_all, closed, question_about
+from keeper.core.fencing import (
+    after_answer_of,
+    after_answer_to_all,
+    closed,
+    question_about,
+    question_about_power,
+)
 from keeper.core.grants import HOUR, Use, told_use, wrong_budget
 from keeper.core.weeks import weeks_of
 from keeper.hooks import Hooks
 from keeper.policies import PolicyBook
 from keeper.store_sql import KeeperStore, counted
+from kit.sql import Transaction
 
 LIVES: Mapping[str, CampaignLife] = {"pause": "paused", "resume": "running", "cancel": "cancelled"}
 # The rate of movements is that of the last minutes.
@@ -75,6 +83,7 @@ class Orders:
         clock: Callable[[], datetime],
         wake: Callable[[], None],
     ) -> None:
+        self._schedulers = schedulers
         self._store = store
         self._hooks = hooks
         self._policies = policies
@@ -92,6 +101,7 @@ class Orders:
             DeleteBudget: _each(self._delete_budget),
             SetPolicy: _each(self._policies.set),
             DeletePolicy: _each(self._policies.delete),
+            NodePower: ReadOnly(self._on_power),
             Unreadable: ReadOnly(_on_unreadable),
         }
 
@@ -173,10 +183,13 @@ class Orders:
             return QuestionsFound(questions=())
         async with self._store.transaction() as transaction:
             # The locks' order: campaigns, hosts, then questions.
-            campaign = await transaction.run(rows.lock_campaign, known.campaign)
-            held = await transaction.run(rows.hosts_at, known.campaign, HELD, CAMPAIGN_HOSTS_MAX)
-            about = [each.id for each in held] if known.host_id is None else [known.host_id]
-            found = await transaction.run(rows.lock_hosts, known.campaign, about)
+            campaign: CampaignState | None = None
+            found: Mapping[Any, CampaignHost] = {}
+            if known.campaign is not None:
+                campaign = await transaction.run(rows.lock_campaign, known.campaign)
+                held = await transaction.run(rows.hosts_at, known.campaign, HELD, CAMPAIGN_HOSTS_MAX)
+                about = [each.id for each in held] if known.host_id is None else [known.host_id]
+                found = await transaction.run(rows.lock_hosts, known.campaign, about)
             known = await transaction.run(rows.lock_question, order.question) or known
             if known.life == "answered" and known.answer == order.answer:
                 return QuestionsFound(questions=(known,))
@@ -185,25 +198,51 @@ class Orders:
                 return rejected("question", order.question, why)
             if order.answer not in (known_answers := [each.answer for each in known.choices]):
                 return rejected("answer", order.answer, f"answer {' or '.join(known_answers)}")
-            stage = "asked" if known.host_id is not None else "held"
-            hosts = [each for each in found.values() if each.stage == stage]
-            if not hosts or campaign is None:
-                now_at = ", ".join(sorted({each.stage for each in found.values()})) or "gone"
-                return rejected("question", order.question, f"host {known.host} is {now_at}")
-            now = self._clock()
-            after = [
-                after_answer_of(each, order.answer, ask.by, now)
-                if each.stage == "asked"
-                else after_answer_to_all(each, campaign.work, order.answer, ask.by, now)
-                for each in hosts
-            ]
-            await transaction.run(rows.save_hosts, known.campaign, after)
-            asked = [question_about(campaign, each) for each in after if each.stage == "asked"]
-            await transaction.run(rows.ask, asked)
+            if known.campaign is not None:
+                stage = "asked" if known.host_id is not None else "held"
+                hosts = [each for each in found.values() if each.stage == stage]
+                if not hosts or campaign is None:
+                    now_at = ", ".join(sorted({each.stage for each in found.values()})) or "gone"
+                    return rejected("question", order.question, f"host {known.host} is {now_at}")
+                await self._go_on(transaction, campaign, hosts, order.answer, ask.by)
             known = closed(known, "answered", self._clock(), answer=order.answer, by=ask.by)
             await transaction.run(rows.save_question, known)
         self._wake()
         return QuestionsFound(questions=(known,))
+
+    async def _go_on(
+        self,
+        transaction: Transaction,
+        campaign: CampaignState,
+        hosts: Sequence[CampaignHost],
+        answer: str,
+        by: str,
+    ) -> None:
+        """What becomes of these hosts after this answer of this person."""
+        now = self._clock()
+        after = [
+            after_answer_of(each, answer, by, now)
+            if each.stage == "asked"
+            else after_answer_to_all(each, campaign.work, answer, by, now)
+            for each in hosts
+        ]
+        await transaction.run(rows.save_hosts, campaign.id, after)
+        asked = [question_about(campaign, each) for each in after if each.stage == "asked"]
+        await transaction.run(rows.ask, asked)
+
+    async def _on_power(self, said: Sequence[Received[NodePower]]) -> list[Said]:
+        """Ask about nodes that have lost their power; what is asked about those that have it again does not matter any more."""
+        for news in (each.message for each in said):
+            told = await self._schedulers.instances([news.instance] if news.instance else [])
+            question = question_about_power(news, next(iter(told.values()), None), self._clock())
+            async with self._store.transaction() as transaction:
+                await transaction.run(rows.ask, [question])
+                known = await transaction.run(rows.lock_question, question.id)
+                if question.life == "void" and known is not None and known.life == "open":
+                    void = closed(known, "void", self._clock(), reason=question.reason)
+                    await transaction.run(rows.save_question, void)
+        self._wake()
+        return []
 
     async def _set_budget(self, ask: Received[SetBudget]) -> Message:
         budget = ask.message.budget

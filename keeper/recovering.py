@@ -209,8 +209,8 @@ class Recovery:
     async def _campaign(self, transaction: Transaction, loss: Loss, now: datetime) -> CampaignState:
         """The campaign of these hosts: a new one, or the one about whose hosts a person is asked already."""
         if loss.why:
-            for question in await transaction.run(rows.open_about_all, loss.of):
-                known = await transaction.run(rows.lock_campaign, question.campaign)
+            for asked in await transaction.run(rows.asked_about_all, loss.of):
+                known = await transaction.run(rows.lock_campaign, asked)
                 if known is not None and known.life == "running":
                     return known
         host = loss.hosts[0].host

@@ -436,7 +436,7 @@ def ask(connection: Connection, asked: Sequence[Question]) -> None:
     for each in asked:
         new = insert(connection, questions).values(
             id=each.id,
-            campaign=each.campaign,
+            campaign=each.campaign or each.id,
             host=each.host_id or each.campaign,
             asked_at=each.asked_at,
             **_of_question(each),
@@ -467,10 +467,11 @@ def open_about(connection: Connection, campaign: CampaignId, about: Collection[U
     return [*map(_question, connection.scalars(query.order_by(questions.c.id).with_for_update()))]
 
 
-def open_about_all(connection: Connection, of: str) -> list[Question]:
-    """The open question about all hosts of this domain or cell that are held, if there is one."""
-    query = sa.select(questions.c.body).where(questions.c.is_open, questions.c.host == questions.c.campaign)
-    return [each for each in map(_question, connection.scalars(query)) if each.host == of]
+def asked_about_all(connection: Connection, of: str) -> list[CampaignId]:
+    """The campaign with an open question about all hosts of this domain or cell that are held, if there is one."""
+    is_about_all = questions.c.host == questions.c.campaign
+    asked = sa.select(questions.c.campaign, questions.c.body).where(questions.c.is_open, is_about_all)
+    return [CampaignId(id_) for id_, body in connection.execute(asked) if _question(body).host == of]
 
 
 def question_page(connection: Connection, asked: AskQuestions, limit: int) -> list[Question]:
@@ -533,7 +534,9 @@ def note_said(connection: Connection, said: Unsaid) -> None:
 
 
 def forget(connection: Connection, before: datetime, limit: int) -> int:
-    """Delete campaigns that have ended before then, with their hosts and movements. Returns how many of them."""
+    """Delete campaigns that have ended before then, with their hosts and movements, and what is as old without a campaign. Returns how
+    many campaigns.
+    """
     old = sa.select(campaigns.c.id).where(campaigns.c.ended_at < before).limit(limit)
     gone = [*connection.scalars(old)]
     for table, column in (
@@ -544,6 +547,8 @@ def forget(connection: Connection, before: datetime, limit: int) -> int:
     ):
         connection.execute(sa.delete(table).where(among(connection, column, gone)))
     connection.execute(sa.delete(restarts).where(restarts.c.at < before))
+    is_of_none = sa.and_(questions.c.campaign == questions.c.id, questions.c.asked_at < before)
+    connection.execute(sa.delete(questions).where(is_of_none, ~questions.c.is_open))
     return len(gone)
 
 

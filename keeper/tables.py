@@ -98,6 +98,7 @@ questions = Table(
     "keeper_questions",
     metadata,
     Column("id", Id, primary_key=True),
+    # The campaign; the question itself, if it is of none.
     Column("campaign", Id, nullable=False),
     # The host; the campaign, if it is about all that are held.
     Column("host", Id, nullable=False),

@@ -840,7 +840,7 @@ QUESTION = ResourceKind[Question](
     facts=lambda each: (
         ("question", str(each.id)),
         ("host", escape(host_in_cell(each.cell, each.host))),
-        ("campaign", str(each.campaign)),
+        ("campaign", str(each.campaign or "")),
         ("text", escape(each.text)),
         *((escape(one.answer), escape(one.does)) for one in each.choices),
         ("since", time_in_words(each.asked_at)),

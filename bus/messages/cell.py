@@ -417,6 +417,22 @@ class UndeployOrdered(AttemptMessage, frozen=True, tag="node.undeploy_ordered"):
     reason: Label
 
 
+class NodePower(CellMessage, frozen=True, tag="node.power"):
+    """A bare-metal node on which an instance lives has lost its power, or Ironic the control of it: `words` say which. Empty words: it
+    has its power again, or the instance is gone. `number` is that of the loss; a later loss of the same node has a higher one.
+
+    Keepers ask a person about it. It may be said more than once.
+    """
+
+    ROUTE = Route(Kind.EVENT, "keeper.requests", by=("ironic",), public=True)
+
+    node: ProviderId
+    name: Label
+    number: Counter
+    instance: InstanceId | None = None
+    words: Label = ""
+
+
 class InstanceSpawned(WordOfHost, frozen=True, tag="spawned"):
     """The instance runs on the host.
 

@@ -21,12 +21,13 @@ class PossibleAnswer(Value, frozen=True):
 
 
 class Question(Value, frozen=True):
-    """A question to a person, about a host of a campaign, or about all of its hosts that are held. It is `open` until it is answered, or until it does not matter any more
-    (`void`): then `reason` says why. `text` says what happened. `by` is who answered.
+    """A question to a person: about a host of a campaign, about all of its hosts that are held, or, without a campaign, about a bare-metal
+    node that has lost its power. It is `open` until it is answered, or until it does not matter any more (`void`): then `reason` says
+    why. `text` says what happened. `by` is who answered.
     """
 
     id: QuestionId
-    campaign: CampaignId
+    campaign: CampaignId | None
     host_id: ProviderId | None
     cell: Label
     host: Label

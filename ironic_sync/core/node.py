@@ -42,6 +42,11 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     properties: Mapping[str, Any] = {}
 
 
+# What Ironic says of a node whose power it cannot control for long enough, and of one that is switched off.
+POWER_FAILURE = "power failure"
+POWER_OFF = "power off"
+
+
 class InterfaceCheck(Struct, frozen=True):
     """Ironic's result for one interface of a node; `result` is None for one that the node's driver does not have."""
 

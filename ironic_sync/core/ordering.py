@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
-from ironic_sync.core.node import Node
+from ironic_sync.core.node import POWER_OFF, Node
 from ironic_sync.core.notifications import (
     AllocationNotified,
     NodeDoubted,
@@ -40,6 +40,8 @@ NOTIFICATION_UNREADABLE = "a notification of it could not be read"
 OLDER_THAN_READ = "a notification may be older than what was read"
 NOT_LISTED = "Ironic's list of nodes has it no more"
 DELETED_SPEAKS = "a notification came after its deletion"
+# What Ironic's event is called that a node's power is not as it was ordered.
+CORRECTED = "power_state_corrected"
 AHEAD = "a notification has a time that is yet to come: its publisher's clock or this daemon's is wrong"
 
 
@@ -79,6 +81,7 @@ def read_again(row: NodeRow, node: Node, version_before: int, at_us: int) -> Nod
     settled = structs.replace(
         _without_future(row, at_us),
         node=node,
+        is_found_off=_is_found_off(row, node),
         is_deleted=False,
         doubts=(),
         is_doubted=False,
@@ -155,6 +158,7 @@ def _after_node(row: NodeRow, notified: NodeNotified, rules: OrderingRules) -> N
         row,
         node=_with_shard(notified.node, _known_node(row, notified)),
         is_deleted=notified.is_deleted,
+        is_found_off=_is_found_off(row, notified.node, notified.kind),
         heard_at_us=_heard_at(notified, rules),
         heard_from=notified.publisher,
         # A node with a newer notification exists.
@@ -173,6 +177,11 @@ def _after_node(row: NodeRow, notified: NodeNotified, rules: OrderingRules) -> N
     return _doubted_for_order(after, row, notified, rules) if is_unordered else after
 
 
+def _is_found_off(row: NodeRow, node: Node, kind: str = "") -> bool:
+    """Did Ironic find this node switched off by itself, and has it been off since?"""
+    return node.power_state == POWER_OFF and (kind == CORRECTED or row.is_found_off)
+
+
 def _tells_of_before(row: NodeRow, notified: NodeNotified) -> bool:
     """Whether the node was in another state since. That Ironic was restored from a backup is only believed of what is read."""
     at, known = notified.node.provision_updated_at, row.node.provision_updated_at if row.node else None
@@ -185,6 +194,8 @@ def _after_late_node(row: NodeRow, notified: NodeNotified, rules: OrderingRules)
     differ.
     """
     after = structs.replace(row, heard_at_us=_heard_at(notified, rules), heard_from=notified.publisher)
+    if row.node is not None and row.node.power_state == notified.node.power_state:
+        after = structs.replace(after, is_found_off=_is_found_off(row, row.node, notified.kind))
     if notified.is_deleted and row.missing_since_us:
         # That Ironic had lost it was read before this was heard.
         return believed_missing(after)

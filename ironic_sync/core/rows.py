@@ -181,6 +181,9 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `older_than` is since when the node was in the state that was known here, while Ironic tells of an older one: it was restored.
     `left` are the last attempts that were adopted and given back: their instances are on their nodes, and no daemon's.
     `unasked` are the last orders to take an instance off the node that a daemon gave by itself.
+    `is_found_off`: Ironic found the node switched off, which nobody had ordered.
+    `power_loss` is the number of the loss of power that lasts, while an instance lives on the node; `power_loss_told` is the one
+    that keepers know of. 0: there is none.
     """
 
     id: ProviderId
@@ -218,6 +221,9 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     older_than: datetime | None = None
     left: tuple[Ended, ...] = ()
     unasked: tuple[Unasked, ...] = ()
+    is_found_off: bool = False
+    power_loss: int = 0
+    power_loss_told: int = 0
 
     @property
     def unasked_at(self) -> datetime | None:
@@ -285,7 +291,9 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_over(self) -> bool:
         """Whether all work for a node that Ironic deleted is done."""
         is_gone = self.is_deleted and (self.is_removed or self.is_foreign or not self.cell)
-        return is_gone and self.deploy is None and not self.answers
+        return (
+            is_gone and self.deploy is None and not self.answers and self.power_loss == self.power_loss_told
+        )
 
     @property
     def may_drop_class(self) -> bool:

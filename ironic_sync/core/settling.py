@@ -15,13 +15,14 @@ from bus.messages.cell import (
     InstanceRedeployed,
     InstanceSpawned,
     LeaveNode,
+    NodePower,
     RedeployInstance,
     SpawnFailed,
     UndeployInstance,
 )
 from engine.flavors import InstanceId
 from engine.hosts import NODE
-from ironic_sync.core.node import provision_state
+from ironic_sync.core.node import POWER_FAILURE, provision_state
 from ironic_sync.core.offers import (
     CellMap,
     CellPlan,
@@ -68,7 +69,7 @@ def settled(row: NodeRow, policy: NodePolicy) -> NodeRow:
     if plan != CellPlan(row.cell, row.cell_wanted, row.cell_note):
         row = structs.replace(row, cell=plan.cell, cell_wanted=plan.wanted, cell_note=plan.note)
     if policy.can_read:
-        row = _with_words(with_lost_instance(with_leftover(row)))
+        row = _with_power(_with_words(with_lost_instance(with_leftover(row))))
     # A node that moves is reserved, so the offer is derived after the cell.
     offer = offer_of(row, policy.standard_traits, policy.place_property)
     return row if offer == row.offer else structs.replace(row, offer=offer)
@@ -239,7 +240,52 @@ def node_words(row: NodeRow) -> str:
         return done.told
     why = f": {node.last_error}" if node.last_error else ""
     state = f"its node says: {node.provision_state}{why}" if node.provision_state != "active" else ""
-    return (row.trouble or state or against_maintenance(node))[:WORDS_MAX]
+    return (row.trouble or state or _without_power(row) or against_maintenance(node))[:WORDS_MAX]
+
+
+def _with_power(row: NodeRow) -> NodeRow:
+    """The row as due, if keepers are to be told that its living instance has lost its power, or has it again."""
+    is_told_soon = row.living is not None and (row.deploy is not None or row.needs_read)
+    is_lost = bool(_without_power(row))
+    if not is_told_soon and is_lost != bool(row.power_loss):
+        # No other loss of this node has the number: the row is written under the next version now.
+        row = structs.replace(row, power_loss=row.version + 1 if is_lost else 0)
+    if row.power_loss == row.power_loss_told or row.answers_at is not None:
+        return row
+    return structs.replace(row, answers_at=AT_ONCE)
+
+
+def _without_power(row: NodeRow) -> str:
+    """How the node of a living instance has lost its power by Ironic's word; empty if it has not."""
+    node = row.node
+    if row.living is None or node is None or row.is_deleted:
+        return ""
+    if node.fault == POWER_FAILURE:
+        why = f": {node.maintenance_reason}" if node.maintenance_reason else ""
+        return f"its node has lost its power, or Ironic the control of it{why}"
+    return "its node has lost its power: Ironic found it switched off" if row.is_found_off else ""
+
+
+def power_news(row: NodeRow) -> list[NodePower]:
+    """What keepers must be told of the power of this node."""
+    if row.power_loss == row.power_loss_told or row.node is None:
+        return []
+    name = row.node.name or str(row.id)
+    news: list[NodePower] = []
+    if row.power_loss_told:
+        news.append(NodePower(cell=row.cell, node=row.id, name=name, number=row.power_loss_told))
+    if row.power_loss and row.living is not None:
+        news.append(
+            NodePower(
+                cell=row.cell,
+                node=row.id,
+                name=name,
+                number=row.power_loss,
+                instance=row.living.instance,
+                words=_without_power(row)[:WORDS_MAX],
+            )
+        )
+    return news
 
 
 def _is_there(row: NodeRow, done: Deployed) -> bool:

@@ -11,6 +11,8 @@ from uuid import uuid5
 
 from msgspec import structs
 
+from bus.messages.build import InstanceState
+from bus.messages.cell import NodePower
 from bus.messages.keeping import CampaignHost, CampaignState, CampaignWork
 from bus.messages.questions import PossibleAnswer, Question, QuestionId, QuestionLife
 from engine.hosts import HostState
@@ -18,6 +20,7 @@ from keeper.core.campaigns import staged
 
 # So long after a fence has ended a beat may still be on its way, or clocks may differ.
 BEAT_LATE = timedelta(seconds=5)
+POWER_IS_BACK = "the node has its power again, or its instance is gone"
 
 
 def begun(host: CampaignHost, work: CampaignWork, now: datetime) -> CampaignHost:
@@ -70,6 +73,29 @@ def after_answer_of(host: CampaignHost, answer: str, by: str, now: datetime) -> 
             return staged(
                 host, "failed", now, f"it was not fenced, and {by or 'an operator'} left it: {host.reason}"
             )
+
+
+def question_about_power(news: NodePower, told: InstanceState | None, now: datetime) -> Question:
+    """The question about a node whose instance has lost its power. Nothing can be built anew: the disk is in the node."""
+    guest = f"instance {news.instance}"
+    if told is not None:
+        guest = f"instance {told.name or told.id} of project {told.project}"
+    question = Question(
+        id=QuestionId(uuid5(news.node, f"power {news.number}")),
+        campaign=None,
+        host_id=news.node,
+        cell=news.cell,
+        host=news.name,
+        text=f"What becomes of node {news.name}? On it lives {guest}: {news.words}. It can be built nowhere else, since its disk is in the node.",
+        choices=(
+            PossibleAnswer(
+                answer="leave",
+                does="nothing is done with node and instance, whose project sees why it does not run; `moor node power on` switches a node on",
+            ),
+        ),
+        asked_at=now,
+    )
+    return question if news.words else closed(question, "void", now, reason=POWER_IS_BACK)
 
 
 def closed(

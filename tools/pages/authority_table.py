@@ -81,7 +81,7 @@ RULES: tuple[Rule, ...] = (
     Rule(("cell.books.query", "host.books.query"), ("cell",), KEY_CELL),
     Rule(("cell.books.query", "host.books.query"), ("*",), "the rows of that cell; asked by operators only"),
     Rule(OF_OPERATORS, ("*",), ROLE),
-    Rule(("build.rejected", "build.accepted", "host.changed", "node.undeploy_ordered", "providers.changed", "inventory.refused", "campaign.changed", "movement.changed", "question.changed"), ("*",), ROLE),
+    Rule(("build.rejected", "build.accepted", "host.changed", "node.undeploy_ordered", "node.power", "providers.changed", "inventory.refused", "campaign.changed", "movement.changed", "question.changed"), ("*",), ROLE),
     Rule(("*",), ("cell",), KEY_CELL),
     # Orders of clients.
     Rule(("build.request", "plan.query"), ("*project",), KEY_PROJECT),

@@ -18,6 +18,7 @@ from bus.messages.cell import (
     LeaveNode,
     MoreAlternates,
     MoveInCell,
+    NodePower,
     PlaceInCell,
     RebuildInCell,
     ReceiveInstance,
@@ -218,6 +219,14 @@ CELLS: tuple[Message, ...] = (
     ),
     DeployProgressed(
         cell="c1", instance=CONSUMER, attempt=2, host=ROOT, words="wait call-back", at_rest=True
+    ),
+    NodePower(
+        cell="c1",
+        node=ROOT,
+        name="node-7",
+        number=12,
+        instance=CONSUMER,
+        words="its node has lost its power: Ironic found it switched off",
     ),
     UndeployOrdered(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, reason="attempt 2 of it has ended"),
     InstanceSpawned(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, kind="ironic", number=9),

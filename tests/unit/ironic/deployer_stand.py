@@ -16,6 +16,7 @@ from bus.messages.cell import (
     DeployProgressed,
     InstanceRedeployed,
     InstanceSpawned,
+    NodePower,
     UndeployOrdered,
 )
 from bus.workers.connections import Station
@@ -49,7 +50,8 @@ TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can
 QUICK = DaemonRules(look_s=0.005, deploy_read_s=0.02, deploy_pauses=Pauses(0.005, 0.02), progress_s=0.05)
 DELAYS = WorkDurations(deploy_s=0.01, tear_down_s=0.01, clean_s=0.02, power_s=0.005, agent_call_s=0.005)
 REST = RestLimits(tries_max=2, pauses=Pauses(0.001, 0.002))
-Said = Answer | DeployProgressed | UndeployOrdered
+NEWS = (DeployProgressed, UndeployOrdered, NodePower)
+Said = Answer | DeployProgressed | UndeployOrdered | NodePower
 # What happens at a request, given the way to make it.
 Event = Callable[[Callable[[], Awaitable[httpx.Response]]], Awaitable[httpx.Response]]
 
@@ -165,7 +167,7 @@ class Stand:
 
     @property
     def answers(self) -> list[Answer]:
-        return [each for each in self.said if not isinstance(each, DeployProgressed | UndeployOrdered)]
+        return [each for each in self.said if not isinstance(each, NEWS)]
 
     @property
     def row(self) -> NodeRow:
@@ -276,7 +278,7 @@ class Stand:
             is_running = is_on and self.node.provision_state == "active"
             assert message.is_active == is_running, f"{message}, and the node is {self.node.provision_state}"
             assert message.failure or "deploying" in self.states, "it is said to be rebuilt, and is not"
-        elif not isinstance(message, DeployProgressed | UndeployOrdered):
+        elif not isinstance(message, NEWS):
             assert not is_on, f"{message} is said while the instance is on the node"
         self.said.append(message)
         done.set_result(None)

@@ -468,6 +468,29 @@ def test_a_word_from_before_the_known_state_comes_late_also_if_a_clock_makes_it_
     assert "restored from a backup" in after_change(read, restored, POLICY).trouble
 
 
+def test_a_node_is_found_off_by_ironics_correction_alone_and_until_it_is_on() -> None:
+    off = a_node(power_state="power off")
+    by_order = a_word(T0, kind="power_set", power_state="power off")
+    found = a_word(T0 + SECOND, kind="power_state_corrected", power_state="power off")
+
+    assert not after(KNOWN, by_order).is_found_off
+    row = after(KNOWN, by_order, found)
+    assert row.is_found_off
+    read = read_again(row, off, row.version, T0 + 2 * SECOND)
+    assert read is not None
+    assert read.is_found_off
+    for on in (
+        read_again(row, a_node(power_state="power on"), row.version, T0 + 2 * SECOND),
+        after(row, a_word(T0 + 3 * SECOND, kind="power_set", power_state="power on")),
+    ):
+        assert on is not None
+        assert not on.is_found_off
+    # It was read before the word of it came, or was switched on since.
+    known = replace(KNOWN, node=off, read_at_us=T0 + 2 * SECOND)
+    assert after(known, found).is_found_off
+    assert not after(replace(known, node=a_node(power_state="power on")), found).is_found_off
+
+
 FIELDS = st.fixed_dictionaries(
     {
         "provision_state": st.sampled_from(["available", "available", "cleaning", "active", None]),

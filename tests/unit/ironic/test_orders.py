@@ -27,6 +27,7 @@ from ironic_sync.core.settling import (
     after_order,
     answered,
     node_words,
+    power_news,
     settled,
     why_not_unasked,
     with_end,
@@ -594,6 +595,34 @@ def test_a_rebuild_does_not_forget_what_the_conductor_was_told_of_its_node() -> 
 
     assert after_it.deployed is not None
     assert after_it.deployed.gone_or_back == 1
+
+
+def test_each_loss_of_power_has_a_number_of_its_own_and_is_told_until_that_is_noted() -> None:
+    has_power = a_node(provision_state="active", instance_uuid=OURS)
+    has_none = structs.replace(
+        has_power, fault="power failure", maintenance=True, maintenance_reason="no BMC"
+    )
+    lost = settled(a_row(node=has_none, deployed=LIVING, version=7), POLICY)
+
+    (loss,) = power_news(lost)
+    assert (lost.due_at, loss.number, loss.instance) == (AT_ONCE, 8, OURS)
+    assert (
+        loss.words == node_words(lost) == "its node has lost its power, or Ironic the control of it: no BMC"
+    )
+    told = structs.replace(lost, power_loss_told=8, version=8)
+    assert power_news(settled(told, POLICY)) == []
+
+    # It has its power again, and loses it once more before anybody was told: that loss is another one.
+    again = settled(structs.replace(told, node=has_power, version=9), POLICY)
+    assert [(each.number, each.words) for each in power_news(again)] == [(8, "")]
+    anew = settled(structs.replace(again, node=has_none, version=10), POLICY)
+    assert [(each.number, bool(each.words)) for each in power_news(anew)] == [(8, False), (11, True)]
+
+    # While it is not known whether that is so, nothing is told of it; and nothing of a node without an instance.
+    doubted = structs.replace(told, node=has_power, doubts=("it was heard twice",))
+    assert settled(doubted, POLICY).power_loss == 8
+    assert settled(structs.replace(told, deployed=None), POLICY).power_loss == 0
+    assert settled(a_row(node=has_none), POLICY).power_loss == 0
 
 
 @pytest.mark.parametrize("state", sorted(PROVISION_STATES.keys() - {"active"}, key=str))

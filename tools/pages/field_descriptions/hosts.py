@@ -203,6 +203,14 @@ HOSTS: dict[str, dict[str, str]] = {
         "host": "the node's id",
         "reason": "why the daemon has ordered it",
     },
+    "NodePower": {
+        "cell": "the node's cell",
+        "node": "its id",
+        "name": "its name in Ironic",
+        "number": "the number of this loss of power; a later one of the same node has a higher one",
+        "instance": "the instance that lives on it; null if it has its power again",
+        "words": "how it has lost its power; empty if it has it again, or its instance is gone",
+    },
     "HostSetting": {
         "mode": "`up`, `draining`, `down` or `dead`, as in `host.set`",
         "reason": "why",

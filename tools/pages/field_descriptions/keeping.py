@@ -219,7 +219,7 @@ KEEPING: dict[str, dict[str, str]] = {
     },
     "Question": {
         "id": "the question's id",
-        "campaign": "the campaign that waits for the answer",
+        "campaign": "the campaign that waits for the answer; null if none does, as about a bare-metal node without power",
         "host_id": "the provider of the host that it is about; null: it is about all hosts that are held",
         "cell": "the host's cell",
         "host": "the host's name",
