@@ -242,6 +242,7 @@ async def test_a_host_of_a_campaign_is_asked_about_once_at_a_time(store: KeeperS
 
     answered = structs.replace(first, life="answered", answer="off")
     assert first.host_id is not None
+    assert first.campaign is not None
     async with store.transaction() as transaction:
         assert await transaction.run(rows.open_about, first.campaign, [first.host_id]) == [first]
         assert await transaction.run(rows.lock_question, first.id) == first
@@ -273,6 +274,23 @@ async def test_what_is_asked_is_said_and_forgotten_with_its_campaign(store: Keep
     async with store.transaction() as transaction:
         assert await transaction.run(rows.forget, NOON + timedelta(seconds=1), 9) == 1
     assert await store.read(rows.question_page, AskQuestions(ended=True), 9) == []
+
+
+async def test_a_question_of_no_campaign_is_forgotten_after_its_end(store: KeeperStore) -> None:
+    made, of_none = await begin(store), question(1, about=1)
+    ended_one, open_one = (structs.replace(question(each, about=9), campaign=None) for each in (7, 8))
+    async with store.transaction() as transaction:
+        await transaction.run(rows.ask, [of_none, ended_one, open_one])
+        await transaction.run(rows.ask, [structs.replace(ended_one, text="asked again")])
+        assert await transaction.run(rows.open_about, made.id, [UUID(int=9)]) == []
+        assert await transaction.run(rows.asked_about_all, ended_one.host) == []
+        assert await transaction.run(rows.lock_question, ended_one.id) == ended_one
+        await transaction.run(rows.save_question, structs.replace(ended_one, life="void"))
+    for before, left in ((NOON, 3), (NOON + timedelta(hours=1), 2)):
+        async with store.transaction() as transaction:
+            assert await transaction.run(rows.forget, before, 9) == 0
+        assert len(await store.read(rows.question_page, AskQuestions(ended=True), 9)) == left
+    assert await store.read(rows.question_page, AskQuestions(), 9) == [open_one, of_none]
 
 
 async def test_budgets_are_kept_by_their_names(store: KeeperStore) -> None:

@@ -9,7 +9,8 @@ from bus.messages.cell import NodePower
 from bus.messages.questions import AnswerQuestion, AskQuestions, Question, QuestionsFound
 from bus.topology import EVENTS
 from laboratory.ironic import available_nodes
-from laboratory.ironic.work import POWER_OFF, POWER_ON, Said, Step, power_synced
+from laboratory.ironic.node import Said
+from laboratory.ironic.work import POWER_OFF, POWER_ON, Step, power_synced
 from tests.contracts.stores import open_keeper_store
 from tests.stories.layouts import STAGES
 from tests.stories.metal.test_deploys import DeploySetup, offered
