@@ -104,8 +104,9 @@ class CloudOn(Generic[B]):
         patient = structs.replace(BUS, answer_timeout_ms=PATIENCE_S * 1000)
         self.client = Station(under_test.broker(user_of("operator")), "client", settings=patient, asks=True)
         self.database_url = database_url
-        # The environment of every worker that is started from now on.
+        # The environment of every worker that is started from now on, and the way of each to its broker and its database.
         self.environment = dict(sizes)
+        self.way: Callable[[str, str], str] = lambda _, url: url
         self._running: dict[str, ForkedProcess | asyncio.subprocess.Process] = {}
 
     # Processes
@@ -123,8 +124,8 @@ class CloudOn(Generic[B]):
                 *more,
                 env={
                     "PATH": os.environ["PATH"],
-                    "MOOR_BUS_URL": self.under_test.url(user_of(kind, *in_cell)),
-                    "MOOR_DB_URL": self.database_url,
+                    "MOOR_BUS_URL": self.way(name, self.under_test.url(user_of(kind, *in_cell))),
+                    "MOOR_DB_URL": self.way(name, self.database_url),
                     "MOOR_LOG_LEVEL": os.environ.get("MOOR_LOG_LEVEL", "CRITICAL"),
                     **self.environment,
                 },

@@ -23,6 +23,7 @@ BUS = varied(
     SWEEP_S=2,
     RETRY_DELAY_MS_MAX=2_000,
     CONNECT_DELAY_MS_MAX=500,
+    host_down_s=float(os.environ.get("HOST_DOWN_S", "60")),
     ask_again_ms=1_000,
     answer_timeout_ms=10_000,
 )
@@ -97,6 +98,11 @@ async def _compute(station: Station, database: str, cell: str, stack: AsyncExitS
     size = HostSize(vcpus=int(os.environ.get("VCPUS_PER_HOST", "16")))
     count, place = int(os.environ.get("HOSTS_PER_CELL", "2")), os.environ.get("PLACE", "")
     hosts = equal_hosts(cell, count, size, place)
+    if folder := os.environ.get("LOSABLE_FOLDER"):
+        from compute_sim.wiring import compute_parts
+        from tests.adversity.losable_hosts import drivers_of
+
+        return compute_parts(station, drivers_of(hosts, folder), ComputeSettings(cell=cell, beat_s=1))
     failing = FailsToBuild(probability=float(os.environ.get("SPAWNS_FAILING", "0")))
     lost = FailsToReceive(probability=float(os.environ.get("MOVES_FAILING", "0")))
     faults = FaultScript(seed=3, spawn_ms=float(os.environ.get("SPAWN_MS", "50")), faults=(failing, lost))
@@ -118,7 +124,8 @@ def _keeper(station: Station, database: str, stack: AsyncExitStack) -> tuple[Par
     rows = KeeperStore(database)
     stack.push_async_callback(rows.close)
     pace = KeeperPace(round_s=0.1, idle_s=0.3, lease_s=float(os.environ.get("KEEPER_LEASE_S", "3")))
-    return keeper_parts(station, rows, KeeperSettings(), pace=pace)
+    settings = KeeperSettings(hooks_folder=os.environ.get("HOOKS_FOLDER", ""))
+    return keeper_parts(station, rows, settings, pace=pace)
 
 
 def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -> tuple[Part, ...]:

@@ -413,10 +413,16 @@ class Proxy:
         self.port = 0
         self.swallows = False
         self.refuses = False
+        self._flows = asyncio.Event()
+        self._flows.set()
 
     async def start(self, port: int = 0) -> None:
         self._listening = await asyncio.start_server(self._accept, "127.0.0.1", port)
         self.port = self._listening.sockets[0].getsockname()[1]
+
+    def stall(self, *, on: bool) -> None:
+        """Nothing arrives while it is on, in neither direction; then all that was sent does. Neither end sees why."""
+        (self._flows.clear if on else self._flows.set)()
 
     def cut(self) -> None:
         """Both ends see that the connection is gone, without a close message."""
@@ -426,6 +432,7 @@ class Proxy:
 
     async def close(self) -> None:
         self.refuses = True
+        self._flows.set()
         if self._listening is not None:
             self._listening.close()
         self.cut()
@@ -460,6 +467,7 @@ class Proxy:
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(2**16):
+                await self._flows.wait()
                 if not self.swallows:
                     writer.write(data)
                     await writer.drain()
