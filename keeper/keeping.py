@@ -361,6 +361,8 @@ class CampaignDriver:
         names = [each.host for each in hosts]
         for movement in await self._store.read(rows.movements_of, campaign.id, lives, names):
             known.get(host_in_cell(movement.cell, movement.host), []).append(movement)
+        # What was ordered to one of these hosts before it was to be emptied. It is read before the guests are listed: it may arrive meanwhile.
+        to = {host_in_cell(each.cell, each.to) for each in await self._store.read(rows.going)}
         # Those whose movements have all ended, and now and then the others.
         due = [
             each
@@ -388,6 +390,7 @@ class CampaignDriver:
                 *(campaign, each, known[named(each)], told.get(each.id), guests.get(named(each))),
                 now=now,
                 kept=kept.get(named(each), ""),
+                comes=named(each) in to,
             )
             for each in hosts
         ]

@@ -191,9 +191,10 @@ def after_listing(
     *,
     now: datetime,
     kept: str = "",
+    comes: bool = False,
 ) -> Emptying:
     """What follows from a look at a host that is emptied. `known` are its movements; `guests` is None if they were not listed now. `kept`
-    says which others stay there by policy.
+    says which others stay there by policy. `comes`: a guest of another host is on its way there.
     """
     if guests is not None and (why := why_not_emptied(campaign.work, host, told)):
         ends = {each.id: why for each in known if each.life == "planned"}
@@ -227,7 +228,7 @@ def after_listing(
     )
     # A cell that does not know yet that the host is draining may begin a move to it.
     may_come = told is not None and campaign.work.kind != "evacuate" and told.told < told.setting.number
-    if moves or seen.left or guests is None or may_come:
+    if moves or seen.left or guests is None or may_come or comes:
         after = seen
     elif others:
         after = staged(seen, "skipped", now, f"its campaign is {campaign.life}")

@@ -170,11 +170,11 @@ def shrink(
 
 
 def _until(plan: Plan, end_s: float) -> Plan:
-    """A guess: the plan up to the failure, since later events cannot have caused it."""
+    """A guess: the plan up to the failure, since later events cannot have caused it. Policies are there from the beginning."""
     early = {
         part: tuple(each for each in getattr(plan, part) if each.at_s <= end_s)
         for part in PARTS
-        if part not in SCRIPTS
+        if part not in (*SCRIPTS, "policies")
     }
     return _consistent(structs.replace(plan, **early))
 

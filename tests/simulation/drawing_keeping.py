@@ -122,8 +122,12 @@ def _with_balance(plan: Plan, chance: random.Random) -> Plan:
 
 
 def _with_recovery(plan: Plan, chance: random.Random) -> Plan:
-    """Hosts that are lost are recovered by policy. Their fences tell the truth: only a dead host is off."""
+    """Hosts that are lost are recovered by policy: one at least. Their fences tell the truth: only a dead host is off."""
     lost = [each for each in plan.script.faults if isinstance(each, Dies | FallsSilent)]
+    if not lost:
+        silent = silence_of_a_host(plan, chance.choice(sorted(plan.hosts)), chance)
+        lost = [structs.replace(silent, for_s=chance.uniform(*DOWN_S))]
+        plan = structs.replace(plan, script=structs.replace(plan.script, faults=(*plan.script.faults, *lost)))
     ends: dict[str, FenceEnd] = {
         host: chance.choice(
             ("off", "off", "fails", "hangs") if isinstance(each, Dies) else ("fails", "hangs")
@@ -134,7 +138,7 @@ def _with_recovery(plan: Plan, chance: random.Random) -> Plan:
     limit = {"lost_max": chance.choice((0, 1, 2, 2)), "level": chance.choice((0, 2))}
     policies = [
         KeepingPolicy(scope="cloud", guests="evacuate", fence="power", fence_s=3, **limit),  # type: ignore[arg-type]
-        KeepingPolicy(scope="cell", of="c2", rehearse=chance.random() < 0.2, after_s=16),
+        KeepingPolicy(scope="cell", of="c2", rehearse=chance.random() < 0.5, after_s=16),
     ]
     if chance.random() < 0.3:
         policies.append(KeepingPolicy(scope="project", of="nobody", guests="leave"))

@@ -182,7 +182,7 @@ _MOVES = (
 
 # No hook runs here, so no host is restarted.
 _KEEPING = (
-    *(f"{kind} begun" for kind in ("drain", "evacuate")),
+    *(f"{kind} begun" for kind in ("drain", "evacuate", "balance")),
     *(f"a campaign is {life}" for life in ("running", "paused", "stopped", "cancelled", "done", "rehearsed")),
     *(f"a host is {stage}" for stage in ("waiting", "emptying", "done", "failed", "skipped")),
     *(f"a host is {stage}" for stage in ("lost", "held", "fencing", "fenced", "asked")),

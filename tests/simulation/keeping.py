@@ -19,6 +19,7 @@ from bus.messages.keeping import (
     AskBudgets,
     AskCampaignPlan,
     AskCampaigns,
+    AskKeepingWeeks,
     AskMovements,
     BudgetsFound,
     BudgetState,
@@ -29,6 +30,7 @@ from bus.messages.keeping import (
     CampaignsFound,
     CampaignState,
     DeleteBudget,
+    KeepingWeeksFound,
     Movement,
     MovementChanged,
     MovementId,
@@ -173,6 +175,7 @@ class CampaignOperator:
             await self._ask(AskMovements(campaign=first.name, ended=True), MovementsFound)
             await self._ask(AskBudgets(), BudgetsFound)
             await self._ask(AskCampaignPlan(work=first.work), CampaignPlanned, BuildRejected)
+            await self._ask(AskKeepingWeeks(), KeepingWeeksFound)
 
 
 class DrawnHooks(Hooks):

@@ -101,6 +101,7 @@ def test_a_host_is_not_empty_before_its_cell_knows_that_it_is_draining() -> None
 
     assert after_listing(CAMPAIGN, HOST, [], set_now, [], now=NOON).host.stage == "emptying"
     known = structs.replace(set_now, told=3)
+    assert after_listing(CAMPAIGN, HOST, [], known, [], now=NOON, comes=True).host.stage == "emptying"
     assert after_listing(CAMPAIGN, HOST, [], known, [], now=NOON).host.stage == "done"
     # Nothing is set for a host that is evacuated.
     work = structs.replace(CAMPAIGN.work, kind="evacuate")
