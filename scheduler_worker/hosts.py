@@ -85,11 +85,13 @@ class KnowsHosts(Protocol):
 class _KnownHost:
     """A host's row, and the facts about it that only this process's memory has, since they are not written."""
 
-    __slots__ = ("cached", "heard", "measured", "row", "written")
+    __slots__ = ("cached", "heard", "is_presumed", "measured", "row", "written")
 
-    def __init__(self, row: HostState, heard: datetime) -> None:
+    def __init__(self, row: HostState, heard: datetime, *, is_presumed: bool = False) -> None:
         self.row = row
         self.heard = heard
+        # This process has not heard it since: it began then, or another one has heard it.
+        self.is_presumed = is_presumed
         # Its row in the database, as this process knows it; None before one is known. `row` may be of a later report.
         self.written: HostState | None = None
         # The sequences of its last metrics and of its last list of images.
@@ -149,11 +151,14 @@ class HostRegistry:
             known = self._hosts.get(row.id.int)
             if known is None:
                 heard = now if row.silent_since is None else min(row.silent_since, now - self.down_after)
-                known = self._hosts[row.id.int] = _KnownHost(row, heard)
+                known = self._hosts[row.id.int] = _KnownHost(row, heard, is_presumed=True)
             elif row.sequence > known.row.sequence:
                 if known.row.silent_since is not None and row.silent_since is None:
                     # Another worker has heard it.
-                    known.heard = now
+                    known.heard, known.is_presumed = now, True
+                elif row.silent_since is not None and known.is_presumed:
+                    # Another worker has listened for longer.
+                    known.heard = min(row.silent_since, now - self.down_after)
                 known.row = rewritten(known.row, row)
             else:
                 continue
@@ -228,7 +233,7 @@ class HostRegistry:
                 continue
             if known is None:
                 known = self._hosts[each.id.int] = _KnownHost(host, now)
-            known.row, known.heard = host, now
+            known.row, known.heard, known.is_presumed = host, now, False
             changed.append(known)
         self._tell(changed, now)
         self.forget(gone)
@@ -249,7 +254,7 @@ class HostRegistry:
             host = known.row
             if host.cell != cell and not (speaks_for is None and host.kind == NODE):
                 continue
-            known.heard = now
+            known.heard, known.is_presumed = now, False
             if not host.up and may_be_up(host):
                 back.append(known)
         self._tell(back, now)

@@ -50,6 +50,7 @@ FAULTS_S = (5.0, 42.0)
 # A host that is to be evacuated counts as down so long after it has fallen silent.
 DOWN_AFTER_S = 15.0
 CONDUCTORS_BEAT_S = 2.0
+CELL_DOWN_S = 20.0
 # Longer than a run.
 RESTS_S = 3600
 KEYS = (
@@ -122,12 +123,8 @@ def _with_balance(plan: Plan, chance: random.Random) -> Plan:
 
 
 def _with_recovery(plan: Plan, chance: random.Random) -> Plan:
-    """Hosts that are lost are recovered by policy: one at least. Their fences tell the truth: only a dead host is off."""
+    """Hosts that are lost are recovered by policy. Their fences tell the truth: only a dead host is off."""
     lost = [each for each in plan.script.faults if isinstance(each, Dies | FallsSilent)]
-    if not lost:
-        silent = silence_of_a_host(plan, chance.choice(sorted(plan.hosts)), chance)
-        lost = [structs.replace(silent, for_s=chance.uniform(*DOWN_S))]
-        plan = structs.replace(plan, script=structs.replace(plan.script, faults=(*plan.script.faults, *lost)))
     ends: dict[str, FenceEnd] = {
         host: chance.choice(
             ("off", "off", "fails", "hangs") if isinstance(each, Dies) else ("fails", "hangs")
@@ -149,8 +146,9 @@ def _with_recovery(plan: Plan, chance: random.Random) -> Plan:
         policies=tuple(policies),
         fences=ends,
         campaigns=tuple(campaigns),
-        # Conductors say which hosts they do not hear.
+        # Conductors say which hosts they do not hear. One that has died counts for so long.
         pace={**plan.pace, "beat_s": CONDUCTORS_BEAT_S},
+        settings={"cell_down_s": CELL_DOWN_S, **plan.settings},
     )
 
 

@@ -325,10 +325,23 @@ class KeepingChecker:
         for each in self._movements.values():
             if each.life in GOING or (each.life == "planned" and each.campaign not in may_wait):
                 yield f"the movement of {short_id(each.instance)} from {each.host} is {each.life}: {each.reason}"
+        yield from self._undecided()
         said: tuple[CampaignState | Movement, ...] = (*self._campaigns.values(), *self._movements.values())
         for one in said:
             if one.life != "planned" and msgspec.json.encode(one) not in self._said:
                 yield f"nobody was told that {one.name} is {one.life}"
+
+    def _undecided(self) -> Iterator[str]:
+        """Hosts that have died with guests on them: by policy they are recovered, or somebody is asked, unless a person empties them."""
+        decided = {
+            host_id
+            for (id_, host_id), host in self._hosts.items()
+            if host.lost_at is not None or self._campaigns[id_].work.kind == "evacuate"
+        }
+        for id_, row in self._cloud.hosts.rows.items() if self._cloud.plan.policies else ():
+            is_lost = self._cloud.hosts.has_died(id_) and row.setting.mode in ("up", "draining")
+            if is_lost and id_ not in decided and self._guests_of(id_):
+                yield f"{row.name} has died, and no keeper has decided on it"
 
     def left_behind(self) -> Iterator[str]:
         """Guests on a host that was done, and that nobody has set up since: those that were there then, and those that came later."""
