@@ -240,6 +240,7 @@ FOR_ADMINS = "operators and admin applications"
 REFUSED: Mapping[str, str] = {
     "plan --vcpus 1 --hosts": FOR_ADMINS,
     f"campaign plan drain {SPARE}": FOR_ADMINS,
+    "balance plan --goal even": FOR_ADMINS,
     "campaign list": FOR_ADMINS,
     f"campaign start drain {SPARE}": "operators",
     "budget set b --scope cloud --at-once 2": "operators",

@@ -84,14 +84,15 @@ CELL = "harbour"
 SMALL = ("--vcpus", "1", "--ram", "512", "--disk", "5")
 # In the other cell, hosts are so slow to receive an instance that its move can be aborted.
 SLOW = "island-host-0000"
-# It is silent before a page comes to its evacuation.
+# On a page that evacuates it, it is silent before that.
 LOST = "harbour-host-00009"
 FAULTS = f"""
 [[faults]]
 is = "receives_slowly"
 hosts = ["{SLOW}*"]
 receive_ms = 600000
-
+"""
+DIES = f"""
 [[faults]]
 is = "dies"
 hosts = ["{LOST}"]
@@ -154,6 +155,7 @@ class Reader:
             (r"moor migration show ", partial(self.active, "migrate")),
             (r"moor evacuate ", self._on_a_lost_host),
             (r"moor host drain ", self._on_its_own_host),
+            (r"moor balance run ", self._on_a_full_host),
             (r"moor node .*\bID\b", partial(self._booted, "--flavor", "metal")),
             (r".*\b(ID|HOST|host-7|host-9)\b", self.active),
         )
@@ -237,6 +239,11 @@ class Reader:
         await self._leave_only(host)
         return await self._booted(*SMALL, f"--host={host}")
 
+    async def _on_a_full_host(self) -> dict[str, Any]:
+        """It has more than the others of its cell."""
+        some = [await self._booted(*SMALL, f"--host={CELL}-host-00005") for _ in range(6)]
+        return some[0]
+
     async def _leave_only(self, host: str) -> None:
         """Deletes what else is on the host: what was moved there, and not confirmed, could not leave it."""
         listed = await self.json("list")
@@ -269,9 +276,9 @@ class Reader:
 
 
 @asynccontextmanager
-async def a_reader(home: Path) -> AsyncIterator[Reader]:
+async def a_reader(home: Path, *, evacuates: bool) -> AsyncIterator[Reader]:
     faults = home / "faults.toml"
-    faults.write_text(FAULTS)
+    faults.write_text(FAULTS + DIES if evacuates else FAULTS)
     hooks = home / "hooks"
     hooks.mkdir()
     fence = hooks / "power-off"
@@ -280,9 +287,10 @@ async def a_reader(home: Path) -> AsyncIterator[Reader]:
     words = ("--hosts", "9", "--nodes", "4", "--daemons", "2", "--faults", str(faults))
     pace = {"MOOR_BUS_HOST_DOWN_S": "8", "MOOR_COMPUTE_BEAT_S": "2"}
     async with up(home, *words, MOOR_KEEPER_HOOKS_FOLDER=str(hooks), **pace) as cloud:
-        # It stays alone there.
-        await cloud.json("boot", *SMALL, "--host", LOST)
-        await cloud.json("host", "set", LOST, "draining")
+        if evacuates:
+            # It stays alone there.
+            await cloud.json("boot", *SMALL, "--host", LOST)
+            await cloud.json("host", "set", LOST, "draining")
         yield Reader(home, cloud)
 
 
@@ -292,7 +300,8 @@ async def test_the_commands_for_one_machine(page: str, home: Path) -> None:
     commands = [each for each in commands_of(page) if not (runs_elsewhere(each) or is_for_servers(each))]
     assert commands
     wrong = []
-    async with a_reader(home) as reader:
+    evacuates = any(each.text.startswith("moor evacuate ") for each in commands)
+    async with a_reader(home, evacuates=evacuates) as reader:
         for command in commands:
             if not command.text.startswith("moor up"):
                 try:
