@@ -188,7 +188,7 @@ def figures_of(
 
 
 def gain_of(goal: BalanceGoal, host: LoadedHost, to: LoadedHost, guest: MovableGuest) -> float:
-    """What it would gain now to move this guest from its host to the other one; 0 if it does not fit there."""
+    """The gain of moving this guest from its host to the other one now; 0 if it does not fit there."""
     loads = Loads(goal, (host, to))
     amounts = loads.amounts_of((guest,))
     if not to.takes or not loads.fits(amounts, np.array([1])).all():

@@ -15,9 +15,9 @@ Portion = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class BalanceFigures(Value, frozen=True):
-    """What hosts are like. Shares are from 0 to 1: the largest load (`peak`), the standard deviation of the loads (`spread`), and the part of
-    processors and memory that is `stranded`, since its host has less of the other. `overfull` hosts have more than their capacity, together
-    `excess` times that of one. Of server groups, `broken` members are where their rules do not let them be.
+    """The state of some hosts. Shares are from 0 to 1. `peak` is the largest load, `spread` the standard deviation of the loads. `stranded` is the
+    part of processors and memory that cannot be used, since its host has less of the other. `overfull` hosts have more than their
+    capacity, together `excess` times that of one. `broken` members of server groups are where their rules do not let them be.
     """
 
     hosts: Natural = 0
