@@ -1,5 +1,6 @@
 """Which hosts are silent by what several schedulers have heard: each writes what it knows, and believes of the others what it cannot know."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -50,11 +51,6 @@ class Scheduler:
         return self.registry.unwritten_silences()
 
 
-@pytest.fixture
-def clock() -> Clock[datetime]:
-    return Clock(START)
-
-
 def pass_s(clock: Clock[datetime], seconds: float, *schedulers: Scheduler) -> None:
     """Time goes by, in which the other host is heard."""
     until = clock.now + timedelta(seconds=seconds)
@@ -65,7 +61,7 @@ def pass_s(clock: Clock[datetime], seconds: float, *schedulers: Scheduler) -> No
             each.registry.look()
 
 
-def test_a_scheduler_that_began_later_believes_the_one_that_has_listened_for_longer(
+def began_later_and_believes_the_one_that_has_listened_for_longer(
     clock: Clock[datetime],
 ) -> None:
     first = Scheduler(clock)
@@ -84,7 +80,7 @@ def test_a_scheduler_that_began_later_believes_the_one_that_has_listened_for_lon
     assert second.writes == {}, "it has not heard the host, and does not say so"
 
 
-def test_a_scheduler_that_has_heard_the_host_itself_says_so(clock: Clock[datetime]) -> None:
+def has_heard_it_and_says_so(clock: Clock[datetime]) -> None:
     second = Scheduler(clock)
     pass_s(clock, 30, second)
     second.hears(HOST)
@@ -96,7 +92,7 @@ def test_a_scheduler_that_has_heard_the_host_itself_says_so(clock: Clock[datetim
     assert second.writes == {HOST: None}
 
 
-def test_one_that_another_scheduler_has_heard_may_fall_silent_again_for_that_one_first(
+def falls_silent_again_for_another_one_first(
     clock: Clock[datetime],
 ) -> None:
     silent = a_row(silent_since=START - timedelta(seconds=90))
@@ -111,3 +107,17 @@ def test_one_that_another_scheduler_has_heard_may_fall_silent_again_for_that_one
     assert (second.is_up, second.writes) == (False, {})
     second.hears(HOST)
     assert (second.is_up, second.writes) == (True, {HOST: None})
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        began_later_and_believes_the_one_that_has_listened_for_longer,
+        has_heard_it_and_says_so,
+        falls_silent_again_for_another_one_first,
+    ],
+)
+def test_a_scheduler_believes_of_others_what_it_has_not_heard_itself(
+    seen: Callable[[Clock[datetime]], None],
+) -> None:
+    seen(Clock(START))
