@@ -14,6 +14,7 @@ MAY_SLEEP = {
     "adversity/test_campaigns_under_kills.py: test_a_keeper_that_stood_still_for_longer_than_its_lease_grants_nothing_twice": "a process stands still for longer than its lease",
     "adversity/test_campaigns_under_kills.py: test_keepers_and_schedulers_are_killed_in_the_middle_of_a_campaign": "kills at random moments",
     "adversity/test_database_limits.py: end_sessions": "a fault that is made again and again",
+    "adversity/test_lost_hosts.py: someone": "a person who answers again and again",
     "adversity/test_quota_stress.py: operate": "orders between other work",
     "deploy/systemctl_stand_in.py: _stop": "a program that cannot import tests.waiting",
     "libvirt/killed_compute.py: _keep_breaking": "a fault that is made again and again",
