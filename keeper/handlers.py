@@ -1,7 +1,8 @@
 """The keeper's queues: which message goes to which handler.
 
 queue              handlers
-keeper.requests    `Orders`: campaigns are begun and set, questions are answered, budgets are written; persons are asked about nodes without power
+keeper.requests    `Orders`: campaigns are begun and set, questions are answered, budgets are written
+                   and the event `node.power`: persons are asked about nodes without power
                    `PolicyOrders` (policies.py): policies are written
 keeper.questions   `Questions`: campaigns, movements, questions to persons, budgets, plans, policies
 
@@ -232,15 +233,19 @@ class Orders:
 
     async def _on_power(self, said: Sequence[Received[NodePower]]) -> list[Said]:
         """Ask about nodes that have lost their power; what is asked about those that have it again does not matter any more."""
-        for news in (each.message for each in said):
-            told = await self._schedulers.instances([news.instance] if news.instance else [])
-            question = question_about_power(news, next(iter(told.values()), None), self._clock())
-            async with self._store.transaction() as transaction:
-                await transaction.run(rows.ask, [question])
-                known = await transaction.run(rows.lock_question, question.id)
-                if question.life == "void" and known is not None and known.life == "open":
-                    void = closed(known, "void", self._clock(), reason=question.reason)
-                    await transaction.run(rows.save_question, void)
+        news = [each.message for each in said]
+        told = await self._schedulers.instances([each.instance for each in news if each.instance])
+        now = self._clock()
+        asked = [
+            question_about_power(each, told.get(each.instance) if each.instance else None, now)
+            for each in news
+        ]
+        async with self._store.transaction() as transaction:
+            await transaction.run(rows.ask, asked)
+            for void in (each for each in asked if each.life == "void"):
+                known = await transaction.run(rows.lock_question, void.id)
+                if known is not None and known.life == "open":
+                    await transaction.run(rows.save_question, closed(known, "void", now, reason=void.reason))
         self._wake()
         return []
 

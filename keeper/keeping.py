@@ -361,8 +361,6 @@ class CampaignDriver:
         names = [each.host for each in hosts]
         for movement in await self._store.read(rows.movements_of, campaign.id, lives, names):
             known.get(host_in_cell(movement.cell, movement.host), []).append(movement)
-        # What was ordered to one of these hosts before it was to be emptied. It is read before the guests are listed: it may arrive meanwhile.
-        to = {host_in_cell(each.cell, each.to) for each in await self._store.read(rows.going)}
         # Those whose movements have all ended, and now and then the others.
         due = [
             each
@@ -377,6 +375,9 @@ class CampaignDriver:
             if why_not_emptied(campaign.work, each, told.get(each.id)):
                 # What of it goes on may fail, and is not to be granted again.
                 del self._list_at[campaign.id, each.id]
+        # Movements to one of these hosts, granted before it was to be emptied. They are read before the guests are listed: one may end meanwhile.
+        going = await self._store.read(rows.going) if due else ()
+        to = {host_in_cell(each.cell, each.to) for each in going}
         guests = await self._schedulers.guests_on([named(each) for each in due])
         kept: dict[str, str] = {}
         if campaign.work.by_policy:

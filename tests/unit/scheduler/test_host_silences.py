@@ -24,7 +24,7 @@ def a_row(id_: ProviderId = HOST, **fields: Any) -> HostState:
 
 
 class Scheduler:
-    """What one scheduler knows of two hosts of a cell since it began; the other host is heard all the time."""
+    """A scheduler that knows two hosts of a cell; the other host is heard all the time."""
 
     def __init__(self, clock: Clock[datetime], *rows: HostState) -> None:
         self._clock = clock
