@@ -37,6 +37,7 @@ QueueName = Literal[
     "ironic.{cell}.work",
     "keeper.requests",
     "keeper.questions",
+    "keeper.events",
 ]
 RoleName = Literal[
     "scheduler", "placement", "conductor", "compute", "ironic", "keeper", "operator", "application", "admin"

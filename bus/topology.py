@@ -188,6 +188,8 @@ QUEUES: tuple[Queue, ...] = (
     _queue("ironic.{cell}.work", QueueKind.WORK, Site.CELL),
     _queue("keeper.requests", QueueKind.WORK),
     _queue("keeper.questions", QueueKind.QUESTIONS),
+    # Apart from requests: by a header, who may send events could send to each queue that events reach.
+    _queue("keeper.events", QueueKind.WORK),
     Queue(DEAD_QUEUE, QueueKind.DEAD, (Binding(DEAD, "#"),), Site.BOTH),
 )
 
@@ -309,7 +311,7 @@ ROLES: tuple[Role, ...] = (
     Role(
         "keeper",
         writes=_rights("keeper", "*"),
-        reads=("keeper.requests", "keeper.questions"),
+        reads=("keeper.requests", "keeper.questions", "keeper.events"),
         asks=True,
         answers=True,
         site=Site.API,

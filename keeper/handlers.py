@@ -2,9 +2,9 @@
 
 queue              handlers
 keeper.requests    `Orders`: campaigns are begun and set, questions are answered, budgets are written
-                   and the event `node.power`: persons are asked about nodes without power
                    `PolicyOrders` (policies.py): policies are written
 keeper.questions   `Questions`: campaigns, movements, questions to persons, budgets, plans, policies
+keeper.events      `Orders`: persons are asked about nodes without power
 
 An order asks schedulers first, and writes in one transaction then; a repeated one finds what it has written, and is answered as before.
 """
@@ -102,9 +102,11 @@ class Orders:
             DeleteBudget: _each(self._delete_budget),
             SetPolicy: _each(self._policies.set),
             DeletePolicy: _each(self._policies.delete),
-            NodePower: ReadOnly(self._on_power),
             Unreadable: ReadOnly(_on_unreadable),
         }
+
+    def event_handlers(self) -> Handlers:
+        return {NodePower: ReadOnly(self._on_power)}
 
     async def _start(self, ask: Received[StartCampaign]) -> Message:
         order = ask.message

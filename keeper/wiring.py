@@ -60,6 +60,7 @@ def keeper_parts(
     return (
         Worker(station, Subscription("keeper.requests", orders.handlers(), store, before_burial=buried)),
         Worker(station, Subscription("keeper.questions", questions.handlers(), store, before_burial=buried)),
+        Worker(station, Subscription("keeper.events", orders.event_handlers(), store)),
         keeper,
         recovery.looking,
         restarting,

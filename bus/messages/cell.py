@@ -424,7 +424,7 @@ class NodePower(CellMessage, frozen=True, tag="node.power"):
     Keepers ask a person about it. It may be said more than once.
     """
 
-    ROUTE = Route(Kind.EVENT, "keeper.requests", by=("ironic",), public=True)
+    ROUTE = Route(Kind.EVENT, "keeper.events", by=("ironic",), public=True)
 
     node: ProviderId
     name: Label

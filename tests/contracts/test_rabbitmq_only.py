@@ -347,7 +347,7 @@ async def test_a_copy_by_header_reaches_only_queues_that_a_cell_may_reach(
         "placement.searches",
         "placement.questions",
         "scheduler.events",
-        "keeper.requests",
+        "keeper.events",
         "conductor.a.work",
         "conductor.a.questions",
         "compute.a.work",

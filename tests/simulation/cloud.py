@@ -519,7 +519,7 @@ def _queues_of(name: str) -> tuple[str, ...]:
         case "placement":
             return ("placement.work", "placement.claims", "placement.questions")
         case "keeper":
-            return ("keeper.requests",)
+            return ("keeper.requests", "keeper.events")
         case _:
             return (f"{role}.{rest.partition('-')[0]}.work",)
 

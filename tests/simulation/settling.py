@@ -23,6 +23,7 @@ WORK = (
     "scheduler.requests",
     "scheduler.events",
     "keeper.requests",
+    "keeper.events",
     "placement.work",
     *(f"{role}.{cell}.work" for role in ("conductor", "compute", "ironic") for cell in CELLS),
     IRONIC_EVENTS,
