@@ -188,7 +188,7 @@ QUEUES: tuple[Queue, ...] = (
     _queue("ironic.{cell}.work", QueueKind.WORK, Site.CELL),
     _queue("keeper.requests", QueueKind.WORK),
     _queue("keeper.questions", QueueKind.QUESTIONS),
-    # Apart from requests: by a header, who may send events could send to each queue that events reach.
+    # Apart from requests: a sender of events can reach, by a header of RabbitMQ, each queue that takes events.
     _queue("keeper.events", QueueKind.WORK),
     Queue(DEAD_QUEUE, QueueKind.DEAD, (Binding(DEAD, "#"),), Site.BOTH),
 )

@@ -98,8 +98,8 @@ class HostState(HostDescription, frozen=True, kw_only=True):
     sequence: Counter = 0
     report_epoch: Counter = 0
     report_sequence: Counter = 0
-    # Other cells that have a host of this name; where it is, which placement has with its root provider; the names of its aggregates; and
-    # whether its cell does not hear it either: all conductors that can work say so, and there is one. Only answers say it.
+    # Only answers have these: other cells that have a host of this name; its place, which placement has with its root provider; the names of
+    # its aggregates; and whether its cell does not hear it either. All conductors that can work say so then, and there is one.
     also_in: tuple[Label, ...] = ()
     place: Place = ""
     aggregates: tuple[Label, ...] = ()

@@ -60,8 +60,8 @@ Told = tuple[InstanceState, InstanceDetails]
 
 
 class BalancePlan(Struct, frozen=True):
-    """Steps, with what schedulers have told of their guests and hosts; what all hosts are like, and would be; and of how many guests why they
-    stay, though the goal would have them elsewhere.
+    """Steps, with their guests and hosts as schedulers told of them; and the figures of all hosts now and afterwards. `refused` has the
+    guests that the goal would have elsewhere, and why they stay.
     """
 
     steps: Sequence[BalanceStep]
@@ -139,7 +139,7 @@ class Balancing:
         return BalancePlan(steps, guests, states, before, after, refused)
 
     async def figures(self, work: CampaignWork) -> BalanceFigures:
-        """What the hosts of this work are like now."""
+        """The figures of the hosts of this work as they are now."""
         told = await self._schedulers.loads_in(cell=work.cell, place=work.place)
         broken = 0
         if work.goal == "rules":

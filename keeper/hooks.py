@@ -29,7 +29,7 @@ READ_BYTES = 4096
 OUTPUT_S = 1.0
 
 Key = tuple[CampaignId, ProviderId]
-# What is run, and its name for people.
+# The command that is run, and its name for people.
 Program = tuple[str, Sequence[str]]
 Outcome = Callable[[Program, CampaignHost, Mapping[str, str], float], Awaitable[str]]
 

@@ -88,7 +88,7 @@ class PolicyBook:
         return self._hooks.why_unknown(state.policy.fence) if state.policy.fence else ""
 
     async def _wrong_here(self, policy: KeepingPolicy) -> tuple[str, object, str] | None:
-        """What is wrong with a policy in this cloud."""
+        """The field of a policy that is wrong in this cloud, its value, and why."""
         if policy.fence and (why := self._hooks.why_unknown(policy.fence)):
             return "policy.fence", policy.fence, why
         hosts = await self._schedulers.hosts_under(policy.scope, policy.of)

@@ -1,8 +1,8 @@
-"""Looks for lost hosts, and begins to recover them: each by a campaign of its own, or many together after a person has said so. Looks for guests
-that died, and has them started again.
+"""Looks for lost hosts, and begins to recover them: each by a campaign of its own, or many together after a person has agreed. Looks for
+guests that died, and has them started again.
 
-Schedulers say which hosts are silent, and the policies say what is done (core/recovery.py). What is begun is decided in one transaction
-under the lock of the ledger, so of several keepers that see one loss one begins. A loss is noted with the time when the host was
+Schedulers say which hosts are silent, and the policies say what is done (core/recovery.py). A keeper decides in one transaction under
+the lock of the ledger what it begins, so one of several keepers that see a loss begins. A loss is noted with the time when the host was
 last heard: it is decided on once, whatever becomes of it.
 """
 

@@ -852,7 +852,7 @@ QUESTION = ResourceKind[Question](
 
 
 def _says(state: PolicyState) -> str:
-    """What a policy says, in words."""
+    """The fields that a policy has, in words."""
     says = structs.asdict(state.policy).items()
     return ", ".join(
         f"{name} {value}" for name, value in says if name not in ("scope", "of") and value is not None

@@ -173,8 +173,8 @@ class CellRegistry:
         )
 
     def does_not_hear(self, name: str, host: ProviderId, after: datetime) -> bool:
-        """Does this cell not hear the host? Those of its conductors that can work, and were heard after this time, all say so, and there is
-        one. What one has said before may not be true any more.
+        """Does this cell not hear the host? All of its conductors that can work, and were heard after this time, say so, and there is one.
+        The word of an earlier heartbeat may not be true any more.
         """
         cell = self._cells.get(name)
         said = [

@@ -371,7 +371,7 @@ class Planner:
         )
 
     async def _mover(self, row: InstanceRow) -> str:
-        """Who ordered the last move that chose a host; empty if there was none."""
+        """The user who ordered the last move that chose a host; empty if there was none."""
         if row.move_decision is None or row.move_decision.request_id is None:
             return ""
         asked = ChangeQuery(instance=row.id, request_id=row.move_decision.request_id, ended=True, limit=1)

@@ -251,7 +251,7 @@ class Waiting(Value, frozen=True):
     reason: str = ""
 
 
-# What a stopped instance says as its reason begins so if it died. One whose guest has shut down, or that somebody has stopped, has not.
+# The reason of a stopped instance begins so if it died: its guest did not shut down by itself, and nobody stopped it.
 DIED = "died: "
 
 

@@ -128,8 +128,8 @@ HostStage = Literal[
 
 
 class CampaignWork(Value, frozen=True):
-    """The work of a campaign, and its hosts. They are named in `hosts` (`c1/h1` if several cells have the name); or else they are all
-    hypervisors that have this `cell`, `place` and `mode` and are up, or down for an evacuation.
+    """The work of a campaign, and its hosts. `hosts` names them (`c1/h1` if several cells have the name). Without names they are all
+    hypervisors of this `cell`, `place` and `mode` that are up; those of an evacuation are down.
 
     At most `at_once` hosts are out at the same time, and `guests_at_once` instances move. The first `canary` hosts go before all others, and
     if one of them fails, the campaign stops; so it does when `failures_max` hosts have failed. Guests move live, or else stopped
@@ -197,8 +197,8 @@ class CampaignHost(Value, frozen=True):
 
 
 class CampaignState(Value, frozen=True):
-    """A campaign. `hosts` counts its hosts by their stages, and `movements` its movements by their states. `by` is who began it. Of a balance,
-    `before` and `promised` are the figures of its plan, and `reached` those when it ended.
+    """A campaign. `hosts` counts its hosts by their stages, and `movements` its movements by their states. `by` names the user who began it.
+    A balance has `before` and `promised`, the figures of its plan, and `reached`, those when it ended.
     """
 
     id: CampaignId
@@ -294,9 +294,10 @@ class PlannedMovement(Value, frozen=True):
 
 
 class CampaignPlanned(AnswerMessage, frozen=True, tag="campaign.planned"):
-    """The plan of a campaign: of each host, how many guests would move (`left`), and how many would `stay`. `fit` of all `guests` would find a place; `more`: there are others, which were not planned. `seconds` is how long
-    it would take at the rate of the latest movements, null if none has ended lately; `limit` names what it would wait for most. Of a balance, `before` and `after` say what its hosts are like,
-    and would be.
+    """The plan of a campaign. Each of `hosts` says how many of its guests would move (`left`), and how many would `stay`. `fit` of all
+    `guests` would find a place; `more`: there are others, which were not planned. `seconds` is the time that it would take at the
+    rate of the latest movements, null if none has ended lately; `limit` names the bound for which it would wait most. A balance has
+    `before` and `after`, the figures of its hosts now and after it.
     """
 
     hosts: tuple[CampaignHost, ...]

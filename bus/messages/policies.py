@@ -1,4 +1,4 @@
-"""Policies: what keepers do by themselves, and for whom. Without any policy they only do what persons order."""
+"""Policies say what keepers do by themselves. Without any policy they only do what persons order."""
 
 from typing import Annotated, Literal
 
@@ -16,13 +16,13 @@ LostGuests = Literal["evacuate", "restart", "leave"]
 
 
 class KeepingPolicy(Value, frozen=True):
-    """What keepers do for the guests and hosts `of` this cell, domain (`dc1/hall2`), aggregate, project or flavor, or of the whole cloud. What it
-    leaves out (null), the next wider policy says. From the widest to the narrowest: cloud, cell, domain, aggregate, project, flavor;
+    """What keepers do for the guests and hosts `of` this cell, domain (`dc1/hall2`), aggregate, project or flavor, or of the whole cloud. The
+    next wider policy says what this one leaves out (null). From the widest to the narrowest: cloud, cell, domain, aggregate, project, flavor;
     of domains the longer path is narrower, and of two aggregates of one host the first by name counts.
 
     A host is lost if it was not heard for `after_s` seconds, and the conductors of its cell do not hear it either. Then it is switched off
     by the `fence`, a program in the keepers' folder of hooks, within `fence_s` seconds; `unfenced` says why that need not be (such
-    as leases on its storage). With neither, a person is asked whether it is off. `guests` says what becomes of those that were there.
+    as leases on its storage). With neither, a person is asked whether it is off. `guests` says what becomes of the guests that were there.
 
     If more than `lost_max` hosts of a domain of this `level` (0: of a cell) are lost within an hour, or all of the smallest domain that has
     others, a person is asked about all of them, once. With `rehearse` keepers only note what they would do. A guest that dies while its

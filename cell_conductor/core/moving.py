@@ -105,7 +105,7 @@ def receive(transition: Transition) -> None:
     row, order, host = transition.row, transition.order, transition.host
     moving, move = transition.moving, transition.move
     if why := transition.hosts.why_not_as_of(moving.source, move.source_epoch):
-        # Whoever has set the source up may have had it run the instance again.
+        # The source was set up since, and may run the instance again.
         return_claim(transition, "failed", why, was_silent=False)
         return
     if why := transition.hosts.why_not_next(host):

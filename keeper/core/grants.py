@@ -198,7 +198,7 @@ def _why_not(use: Use, unit: Unit, alive: Mapping[GroupId, int], now: datetime) 
                 together = f", and {len(unit)} leave together" if len(unit) > 1 else ""
                 return f"budget {budget.name}: {limit}{of} may move {when}{together}"
     left = alive.get(first.group, 0) if first.group else 0
-    # What is on a lost host is not alive, and is so again when it was built anew.
+    # A guest of a lost host is not alive. It is again when it was built anew.
     is_lost = first.kind == "evacuate"
     if budget.alive_min is not None and not is_lost and left - len(unit) < budget.alive_min:
         return f"budget {budget.name}: {budget.alive_min} active members of group {first.group} stay where they are"

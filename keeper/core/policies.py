@@ -13,7 +13,7 @@ RESTARTS_MAX = 100
 SECONDS_MAX = 86_400
 REST_S_MAX = 30 * 86_400
 HOSTS_MAX = 1_000_000
-# These are said together: whoever says one of them says what the other is, too.
+# A policy that says one of these decides on the other, too.
 TOGETHER = (("fence", "unfenced"), ("lost_max", "level"))
 
 
@@ -80,7 +80,7 @@ def concerns(policy: KeepingPolicy, subject: PolicySubject) -> bool:
 
 
 def width_of(policy: KeepingPolicy) -> tuple[int, int, list[int]]:
-    """Wider policies are first. Of two aggregates the first by name counts, so it is the last here."""
+    """Wider policies are first. Two aggregates are in the reverse order of their names: the last of them counts."""
     depth = policy.of.count("/") if policy.scope == "domain" else 0
     return SCOPES.index(policy.scope), depth, [-ord(each) for each in policy.of]
 

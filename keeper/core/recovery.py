@@ -1,7 +1,7 @@
-"""Which hosts are lost, and what is done about each: pure, by what schedulers tell.
+"""Decides which hosts are lost, and how each is recovered: pure, by the answers of schedulers.
 
-A silent host is lost if its cell says so, too, and has been silent for long enough. What is lost alone is recovered at once: a campaign empties
-it. What is lost with too many others, or with its whole domain, is held until a person has answered one question about all of them.
+A silent host is lost if its cell says so, too, and has been silent for long enough. A host that is lost alone is recovered at once: a campaign
+empties it. Those that are lost with too many others, or with a whole domain, are held until a person has answered one question about them.
 """
 
 from collections import Counter
@@ -110,8 +110,8 @@ def losses(
     dead_domains: Mapping[ProviderId, str],
     before: Iterable[tuple[str, ProviderId]],
 ) -> list[Loss]:
-    """What is done about the hosts that are due, of all that are silent. `dead_domains` has the domain of each of them that is silent as a
-    whole; `before` are hosts that were lost within the hour, with their groups.
+    """The losses by which the hosts that are due are recovered or held. `suspects` are all that are silent. `dead_domains` has the domain of each
+    of them that is silent as a whole; `before` are hosts that were lost within the hour, with their groups.
     """
     lost = {*before, *((each.group, each.host.id) for each in suspects)}
     counts = Counter(group for group, _ in lost)

@@ -428,8 +428,8 @@ class OrderFields(TypedDict, total=False):
 
 
 class MoveFields(OrderFields, total=False):
-    """The fields of a move to another host: one of `hosts`, together with its group, and how it waits for room; only if it is on `source`, and while that
-    has the setting of this number.
+    """The fields of a move to another host: one of `hosts`, together with its group, and how it waits for room. With `source` it moves only
+    if it is there, and with `source_epoch` while that host has the setting of this number.
     """
 
     hosts: Sequence[str]

@@ -135,7 +135,7 @@ class PolicyOptions(Struct, frozen=True):
 def set_policy(
     scope: Scope, of: Of = "", bus: BusUrl = "", *, says: PolicyOptions, _output: Output = None
 ) -> None:
-    """Create a policy, or replace the one that this has. What it does not say, the next wider one says."""
+    """Create a policy, or replace the one that is there. The next wider one says what this one leaves out."""
     given: dict[str, Any] = structs.asdict(says)
     rehearse = None if says.rehearse is None else says.rehearse == "yes"
     policy = KeepingPolicy(scope=scope, of=of, **{**given, "rehearse": rehearse})

@@ -1,5 +1,5 @@
-"""Simulated hosts that a test loses while their process goes on, by files in a folder: `silent/HOST` is one that cannot be heard while its
-guests go on, `off/HOST` one that was switched off with everything on it.
+"""Simulated hosts that a test loses while their process goes on, by files in a folder. A host with a file `silent/HOST` cannot be heard while
+its guests go on, and one with `off/HOST` was switched off with everything on it.
 """
 
 import os

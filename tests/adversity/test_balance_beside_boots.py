@@ -47,7 +47,7 @@ WORKERS = (
 WORK = CampaignWork(
     kind="balance", goal="even", moves_max=MOVES, guests_at_once=max(MOVES // 10, 5), failures_max=MOVES
 )
-# Of what a plan promises.
+# The least part of the promised gain.
 GAINED_LEAST = 0.9
 LONG_S = 900.0
 

@@ -1,4 +1,4 @@
-"""Hosts are lost on real servers, one after the other, while each two of the workers are cut off together for a while: from the broker and from
+"""Hosts are lost on real servers, one after the other. Meanwhile each two of the workers are cut off together for a while, from the broker and from
 their database. Two keepers recover what is lost.
 
 A lost host is dead, or only silent: then its guests go on until a fence has switched it off. A fence is quick, late, hangs, fails, or lies. No

@@ -1,4 +1,4 @@
-"""What a keeper begins for hosts that are lost, whatever other keepers do meanwhile: on both databases, with schedulers that answer as they are told."""
+"""Keepers begin campaigns for hosts that are lost, whatever other keepers do meanwhile: on both databases, with schedulers that answer as they are told."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta

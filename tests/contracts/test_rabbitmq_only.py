@@ -324,8 +324,8 @@ async def test_a_copy_by_header_reaches_only_queues_that_a_cell_may_reach(
     """RabbitMQ 3.10 does not check the keys in CC and BCC headers, so exchanges must have no queues that a cell may not
     reach.
 
-    Reachable are placement's queues, those of schedulers and keepers to which events go, and those of the cell itself, whose readers
-    check each message by its primary key; and the dead letters, which a person checks.
+    A cell reaches the queues of placement, the queues of events, and its own. Their readers check each message by its primary key. It also
+    reaches the dead letters, which a person checks.
     """
     every_key = [binding.pattern for queue in STANDING.queues for binding in queue.bindings]
     keys = sorted({key.replace("*", "b").replace("#", "b") for key in every_key} | set(QUEUES))

@@ -99,7 +99,7 @@ async def test_the_guest_of_a_lost_host_runs_elsewhere_only_after_its_process_ha
     async with libvirt_cloud(tmp_path, hosts, settings=settings) as cloud:
         web = await cloud.boot(hosts=("h1",))
         pid = await one_process(first)
-        # What a controller does to a host: its guests' processes end.
+        # As if a controller switched the host off: its guests' processes end.
         fence = hooks / "power-off"
         fence.write_text(
             f"#!/bin/sh\nkill -9 {pid}\nwhile kill -0 {pid} 2>/dev/null; do sleep 0.1; done\ndate +%s.%N >> {tmp_path}/off\n"
@@ -129,7 +129,7 @@ async def test_the_guest_of_a_lost_host_runs_elsewhere_only_after_its_process_ha
             assert (await cloud.client.show_host("h1")).setting.mode == "dead"
         finally:
             await asyncio.to_thread(first.start)
-        # What the lost host still has of it is removed when it is back.
+        # The lost host removes its copy when it is back.
         await cloud.client.set_host("h1", "up")
         await until(lambda: (len(domains(first.uri)), len(domains(second.uri))) == (0, 1), "it is cleaned")
         assert (await cloud.client.show(there.id)).host == "h2"

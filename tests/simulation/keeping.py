@@ -271,7 +271,7 @@ class KeepingChecker:
         self._moved([msgspec.json.decode(body, type=Movement) for _, body in changed])
 
     def _check_off(self, host: CampaignHost) -> None:
-        """What is built anew must not run any more, where a fence or a person says so."""
+        """A guest that is built anew must not run any more, where a fence or a person says so."""
         if not self._cloud.hosts.has_died(host.id):
             self._breaks(f"{host.host} is emptied, which {host.fenced_by} says is off, and it has not died")
         others = [

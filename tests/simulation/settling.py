@@ -272,7 +272,7 @@ def _picture_differences(cloud: Cloud) -> Iterator[str]:
                 told = [cloud.books.free(each.id, resource) for each in providers]
                 said = [free for free in told if free is not None]
                 seen = int(stock.capacity[row] - stock.used[row])
-                # Of a tree, a provider that is used beyond its size counts as full.
+                # A provider of a tree that is used beyond its size counts as full.
                 wanted = sum(max(free, 0) for free in said) if len(providers) > 1 else sum(said)
                 if said and wanted != seen:
                     yield f"{name} sees {seen} {resource} free on {host}: it is {said}"

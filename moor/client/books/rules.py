@@ -466,7 +466,7 @@ def faults_of_minimums(
     """The budgets by which too few members of this group were left in peace at the last grant. A member that has changed since then may
     have been active.
     """
-    # What is evacuated was not alive.
+    # Guests that are evacuated were not alive.
     going = {
         each.instance: each.granted_at if each.kind != "evacuate" else None
         for each in movements

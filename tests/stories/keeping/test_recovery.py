@@ -311,7 +311,7 @@ async def dying(bus: str, books: str, **says: Any) -> AsyncIterator[tuple[Recove
 
 
 async def what_became_of(here: Recovering, guest: InstanceId) -> list[str]:
-    """Who had it started, or "stopped" where it stopped by itself, in order."""
+    """The users who had it started, and "stopped" where it stopped by itself, in order."""
     history = (await here.cloud.ask(AskHistory(instance=guest), HistoryFound)).changes
     return ["stopped" if each.what == "stopped" else each.by for each in history]
 

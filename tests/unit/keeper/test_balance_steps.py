@@ -169,5 +169,5 @@ def test_of_members_too_many_those_with_the_least_priority_move() -> None:
         for (told, _), priority in zip(guests(1, 2, 3), (0, 5, 1), strict=True)
     ]
     assert broken_members(members, {GROUP: group}, {}) == [guest_id(3), guest_id(1)]
-    # Of a group that is not known nothing is broken.
+    # A group that is not known has no broken rules.
     assert broken_members(members, {}, {}) == []
