@@ -49,6 +49,7 @@ from keeper.core.campaigns import (
     after_answer,
     after_listing,
     after_look,
+    claimed_on,
     ends_as,
     hosts_to_begin,
     is_at_stage_of,
@@ -370,14 +371,19 @@ class CampaignDriver:
         ][:LISTED_MAX]
         list_at = now + timedelta(seconds=self._pace.list_s)
         self._list_at.update(dict.fromkeys([(campaign.id, each.id) for each in due], list_at))
-        told = await self._schedulers.hosts_of(due)
+        # Claims are read before the guests are listed: one on its way there may come meanwhile.
+        ids = {each.id for each in due}
+        loads = {
+            host.id: (host, use)
+            for host, use in await self._schedulers.loads_called([named(each) for each in due])
+            if host.id in ids
+        }
+        told = {id_: host for id_, (host, _) in loads.items()}
+        claimed = {id_: claimed_on(use) for id_, (_, use) in loads.items()}
         for each in due:
             if why_not_emptied(campaign.work, each, told.get(each.id)):
                 # What of it goes on may fail, and is not to be granted again.
                 del self._list_at[campaign.id, each.id]
-        # Movements to one of these hosts, granted before it was to be emptied. They are read before the guests are listed: one may end meanwhile.
-        going = await self._store.read(rows.going) if due else ()
-        to = {host_in_cell(each.cell, each.to) for each in going}
         guests = await self._schedulers.guests_on([named(each) for each in due])
         kept: dict[str, str] = {}
         if campaign.work.by_policy:
@@ -391,7 +397,8 @@ class CampaignDriver:
                 *(campaign, each, known[named(each)], told.get(each.id), guests.get(named(each))),
                 now=now,
                 kept=kept.get(named(each), ""),
-                comes=named(each) in to,
+                claimed=claimed.get(each.id, ""),
+                claimed_s=self._pace.claimed_s,
             )
             for each in hosts
         ]

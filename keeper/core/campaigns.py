@@ -23,6 +23,7 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import BuildRejected, InstanceDetails, InstancesFound, InstanceState, Move, MoveKind
+from bus.messages.hosts import HostUse
 from bus.messages.keeping import (
     PLANNED_MAX,
     CampaignHost,
@@ -191,10 +192,12 @@ def after_listing(
     *,
     now: datetime,
     kept: str = "",
-    comes: bool = False,
+    claimed: str = "",
+    claimed_s: float = 0,
 ) -> Emptying:
     """What follows from a look at a host that is emptied. `known` are its movements; `guests` is None if they were not listed now. `kept`
-    says which others stay there by policy. `comes`: a guest of another host is on its way there.
+    says which others stay there by policy. `claimed` says what placement has given of it though no guest is there: one may be on its way
+    there, or may come back since its move is not confirmed. That is waited for, but not longer than `claimed_s`.
     """
     if guests is not None and (why := why_not_emptied(campaign.work, host, told)):
         ends = {each.id: why for each in known if each.life == "planned"}
@@ -228,20 +231,32 @@ def after_listing(
     )
     # A cell that does not know yet that the host is draining may begin a move to it.
     may_come = told is not None and campaign.work.kind != "evacuate" and told.told < told.setting.number
-    if moves or seen.left or guests is None or may_come or comes:
+    if moves or seen.left or guests is None or may_come:
         after = seen
     elif others:
         after = staged(seen, "skipped", now, f"its campaign is {campaign.life}")
+    elif stays:
+        after = staged(seen, "failed", now, f"{seen.stay} guests stay: {seen.reason}")
+    elif kept or not claimed:
+        after = staged(seen, "hook" if campaign.work.kind == "restart" else "done", now, kept)
+    elif now < _empty_since(host, known, now) + timedelta(seconds=claimed_s):
+        after = structs.replace(seen, reason=claimed)
     else:
-        after = emptied(seen, campaign.work, now, kept)
+        # The guests of a lost host are elsewhere all the same.
+        after = staged(seen, "done" if campaign.work.kind == "evacuate" else "failed", now, claimed)
     return Emptying(after, planned, gone)
 
 
-def emptied(host: CampaignHost, work: CampaignWork, now: datetime, kept: str = "") -> CampaignHost:
-    """The host after all that was on it has left, or stays for good."""
-    if host.stay:
-        return staged(host, "failed", now, f"{host.stay} guests stay: {host.reason}")
-    return staged(host, "hook" if work.kind == "restart" else "done", now, kept)
+def claimed_on(use: HostUse) -> str:
+    """What placement has given of a host, for people; empty if nothing."""
+    amounts = [f"{each.used} {name}" for name, each in sorted(use.classes.items()) if each.used]
+    return f"no guest is there, but of it are claimed {', '.join(amounts)}" if amounts else ""
+
+
+def _empty_since(host: CampaignHost, known: Sequence[Movement], now: datetime) -> datetime:
+    """When it began to be emptied, or its last guest left."""
+    ends = [each.ended_at for each in known if each.ended_at is not None]
+    return max([host.stage_at or now, *ends])
 
 
 def mode_when_done(work: CampaignWork) -> HostMode | None:

@@ -92,7 +92,9 @@ CONDUCTOR = ConductorSettings(
 PACE = ConductorPace(remind_every_s=5.0, retry_delay_s_max=4.0, poll_s=1.5, beat_s=600.0)
 BEAT_S, FACTS_S = 3.0, 1.0
 # A lease ends while schedulers are away, while its keeper stands still, and while it hears nothing.
-KEEPER_PACE = KeeperPace(round_s=0.6, idle_s=1.0, lease_s=2.0, list_s=3.0, rest_s=1.0, spread_s=1.5, room_s=9)
+KEEPER_PACE = KeeperPace(
+    round_s=0.6, idle_s=1.0, lease_s=2.0, list_s=3.0, rest_s=1.0, spread_s=1.5, room_s=9, claimed_s=9
+)
 IRONIC = DaemonRules(
     lease_s=4.0,
     look_s=0.4,

@@ -32,8 +32,9 @@ from bus.messages.keeping import (
     SetCampaign,
     StartCampaign,
 )
+from bus.messages.moves import EndMove
 from bus.messages.projects import CreateGroup
-from engine.flavors import Flavor, InstanceId, JoinedGroup
+from engine.flavors import Flavor, InstanceId, JoinedGroup, RequestId
 from engine.inventories import GroupId
 from keeper.settings import KeeperSettings
 from keeper.store_sql import KeeperStore, going
@@ -274,6 +275,53 @@ async def test_hosts_are_restarted_by_a_hook_and_taken_back(bus: str, books: str
             assert why in failed.hosts[0].reason
             assert await here.mode_of("h3") == "draining"
             await here.cloud.client.ask(SetHost(host="h3", mode="up"))
+
+
+@EMBEDDED
+async def test_a_hook_waits_for_guests_that_a_person_has_on_their_way_there_or_may_send_back(
+    bus: str, books: str, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    hook(tmp_path, "reboot", f'echo "$1" >> {ran}')
+    settings = KeeperSettings(hooks_folder=str(tmp_path))
+    slow = FaultScript(receive_ms=1000)
+    async with keeping(bus, books, "h1", "h2", "h3", script=slow, settings=settings) as here:
+
+        async def waits(name: str) -> None:
+            await until(
+                lambda: here.told(name),
+                "its claims are waited for",
+                lambda found: found.hosts[0].reason.startswith("no guest is there, but of it are claimed"),
+            )
+            assert not ran.exists()
+
+        comes = await here.here.booted(1)
+        await here.here.move(comes, hosts=("h2",), confirm_s=0)
+        await until(
+            lambda: here.cloud.ask(AskHosts(name="h2"), HostsFound),
+            "its share is claimed there",
+            lambda found: found.uses[0].classes["VCPU"].used,
+        )
+        await here.start("h2", kind="restart", hook="reboot")
+        await waits("spring")
+        assert (await here.until()).campaigns[0].hosts == {"done": 1}
+        assert ran.read_text() == "h2\n"
+        assert [(each.instance, each.host) for each in await here.movements()] == [(comes, "h2")]
+        assert not await here.hosts_of([comes]) & {"h2"}
+
+        # Its way back is open until its move is confirmed.
+        ran.unlink()
+        await until(lambda: here.mode_of("h2"), "h2 is taken back", lambda mode: mode == "up")
+        (at,) = await here.hosts_of([comes])
+        await here.here.move(comes, hosts=("h2",), confirm_s=600, request_id=RequestId(UUID(int=1001)))
+        await here.here.until(comes, "moved")
+        await here.start(at, name="autumn", kind="restart", hook="reboot")
+        await waits("autumn")
+        await here.cloud.ask(
+            EndMove(request_id=RequestId(UUID(int=1001)), instance=comes, how="confirm"), InstancesFound
+        )
+        assert (await here.until(name="autumn")).campaigns[0].hosts == {"done": 1}
+        assert (ran.read_text(), await here.hosts_of([comes])) == (f"{at}\n", {"h2"})
 
 
 def hook(folder: Path, name: str, text: str) -> None:

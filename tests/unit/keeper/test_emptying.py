@@ -1,6 +1,6 @@
 """What becomes of a host that is emptied, by what schedulers tell of it and its guests."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -8,11 +8,12 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import InstanceDetails, InstanceState
+from bus.messages.hosts import ClassAmounts, HostUse
 from bus.messages.keeping import CampaignHost, CampaignId, CampaignState, CampaignWork, Movement, MovementId
 from engine.flavors import InstanceId, RequestId
 from engine.hosts import HostSetting, HostState
 from engine.inventories import ConsumerId, ProviderId
-from keeper.core.campaigns import Guests, after_listing, mode_when_done
+from keeper.core.campaigns import Guests, after_listing, claimed_on, mode_when_done
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 CAMPAIGN = CampaignState(id=CampaignId(UUID(int=4)), name="spring", work=CampaignWork(hosts=("h1",)))
@@ -101,7 +102,6 @@ def test_a_host_is_not_empty_before_its_cell_knows_that_it_is_draining() -> None
 
     assert after_listing(CAMPAIGN, HOST, [], set_now, [], now=NOON).host.stage == "emptying"
     known = structs.replace(set_now, told=3)
-    assert after_listing(CAMPAIGN, HOST, [], known, [], now=NOON, comes=True).host.stage == "emptying"
     assert after_listing(CAMPAIGN, HOST, [], known, [], now=NOON).host.stage == "done"
     # Nothing is set for a host that is evacuated.
     work = structs.replace(CAMPAIGN.work, kind="evacuate")
@@ -109,6 +109,32 @@ def test_a_host_is_not_empty_before_its_cell_knows_that_it_is_draining() -> None
     assert (
         after_listing(structs.replace(CAMPAIGN, work=work), HOST, [], lost, [], now=NOON).host.stage == "done"
     )
+
+
+def test_what_is_claimed_of_an_empty_host_is_waited_for_but_not_for_ever() -> None:
+    """One that moved by an order of a person may be on its way there, or may come back."""
+    amounts = {"VCPU": ClassAmounts(2, 8), "DISK_GB": ClassAmounts(0, 100)}
+    claimed = claimed_on(HostUse(host=HOST.id, classes=amounts))
+    assert claimed == "no guest is there, but of it are claimed 2 VCPU"
+
+    def after(minutes: float, *known: Movement, kind: str = "drain", **more: str) -> CampaignHost:
+        work = structs.replace(CAMPAIGN.work, kind=kind)
+        told = DRAINING if kind == "drain" else structs.replace(DRAINING, up=False)
+        now = NOON + timedelta(minutes=minutes)
+        campaign = structs.replace(CAMPAIGN, work=work)
+        return after_listing(
+            campaign, HOST, known, told, [], now=now, **{"claimed": claimed, **more}, claimed_s=600
+        ).host
+
+    assert (after(9).stage, after(9).reason) == ("emptying", claimed)
+    assert (after(10).stage, after(10).reason) == ("failed", claimed)
+    # From the time when the last guest left.
+    left = movement(1, "done", ended_at=NOON + timedelta(minutes=5))
+    assert [after(each, left).stage for each in (14, 15)] == ["emptying", "failed"]
+    assert after(0, claimed="").stage == "done"
+    # The guests of a lost host run elsewhere by then; those that stay by a policy hold their shares.
+    assert (after(10, kind="evacuate").stage, after(10, kind="evacuate").reason) == ("done", claimed)
+    assert after(0, kind="evacuate", kept="1 guests stay by policy").stage == "done"
 
 
 @pytest.mark.parametrize(
