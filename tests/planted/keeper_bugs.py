@@ -79,7 +79,9 @@ _changed(
     *("if order.source and not", "if False and not", "doubled"),
 )
 _changed("one that fails is tried for ever", campaigns, "failed", "if failures < FAILURES_MAX", "if True")
-_changed("a host with guests counts as empty", campaigns, "after_listing", "elif stays:", "elif False:", "lost")
+_changed(
+    "a host with guests counts as empty", campaigns, "after_listing", "elif stays:", "elif False:", "lost"
+)
 _changed(
     "a host to which a guest is on its way counts as empty",
     campaigns,

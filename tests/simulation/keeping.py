@@ -111,13 +111,15 @@ class CampaignOperator:
             if isinstance(fault, Dies)
             for host in fault.hosts
         }
+        tried_again = set[ProviderId | None]()
         while True:
             await asyncio.sleep(ANSWERED_S)
             found = await self._ask(AskQuestions(), QuestionsFound)
             for each in found.questions if isinstance(found, QuestionsFound) else ():
                 is_off = died.get(each.host, inf) <= self._findings.now_s
-                # Some fences are tried once more.
-                again = is_off and "hangs" in each.text and each.id.int % 3 == 0
+                # A fence that hangs is tried once more.
+                again = is_off and "hangs" in each.text and each.host_id not in tried_again
+                tried_again |= {each.host_id} if again else set()
                 alone = "again" if again else "off" if is_off else "leave"
                 answer = alone if each.host_id is not None else ("evacuate", "leave")[each.id.int % 2]
                 self._findings.log("operator", "answers {} to {}", answer, each.text)

@@ -22,12 +22,11 @@ from tests.simulation.view_oracle import compare_candidates, differences
 WORK = (
     "scheduler.requests",
     "scheduler.events",
-    "keeper.requests",
-    "keeper.events",
     "placement.work",
     *(f"{role}.{cell}.work" for role in ("conductor", "compute", "ironic") for cell in CELLS),
     IRONIC_EVENTS,
 )
+OF_KEEPERS = ("keeper.requests", "keeper.events")
 ENDS = ("active", "stopped", "shelved", "offloaded", "error", "deleted")
 # An instance in one of these states holds its share, and its host has it.
 EXISTS = ("active", "stopped", "shelved")
@@ -38,6 +37,7 @@ DEAD_LETTERS_MAX = 1_000
 
 async def unsettled(cloud: Cloud, connection: Connection) -> list[str]:
     """Every reason why the run is not over yet."""
+    work = (*WORK, *OF_KEEPERS) if cloud.plan.keepers else WORK
     left = [
         *_unsettled_requests(cloud),
         *_unsettled_cells(cloud),
@@ -46,7 +46,7 @@ async def unsettled(cloud: Cloud, connection: Connection) -> list[str]:
         *_unsettled_modes(cloud),
         *await _unsettled_nodes(cloud),
         *cloud.keeping.unsettled(),
-        *[f"queue {queue} has {depth}" for queue in WORK if (depth := await connection.depth(queue))],
+        *[f"queue {queue} has {depth}" for queue in work if (depth := await connection.depth(queue))],
     ]
     # A message that its worker tries again after a pause is in no queue meanwhile.
     return left or [*cloud.intruders.unburied(await _dead_letters(connection))]
