@@ -110,7 +110,8 @@ async def test_a_choice_takes_room_of_the_next_requests_until_novas_own_claim_is
     async with nova_world() as world:
         await world.add("h1", "h2", VCPU=1)
         first, second, third = (an_instance() for _ in range(3))
-        async with in_the_shadow(world, tmp_path, wait_s=20) as shadow:
+        # Longer than a loaded machine may take: after it, the first choice takes no room any more.
+        async with in_the_shadow(world, tmp_path, wait_s=60) as shadow:
             await ask(world, first)
             await shadow.counted(1)
             await ask(world, second)
