@@ -236,12 +236,14 @@ class Orders:
     async def _on_power(self, said: Sequence[Received[NodePower]]) -> list[Said]:
         """Ask about nodes that have lost their power; what is asked about those that have it again does not matter any more."""
         news = [each.message for each in said]
-        told = await self._schedulers.instances([each.instance for each in news if each.instance])
+        told = await self._schedulers.instances(sorted({each.instance for each in news if each.instance}))
         now = self._clock()
         asked = [
             question_about_power(each, told.get(each.instance) if each.instance else None, now)
             for each in news
         ]
+        # All keepers lock questions in the order of ids.
+        asked.sort(key=lambda each: each.id)
         async with self._store.transaction() as transaction:
             await transaction.run(rows.ask, asked)
             for void in (each for each in asked if each.life == "void"):

@@ -371,15 +371,10 @@ class CampaignDriver:
         ][:LISTED_MAX]
         list_at = now + timedelta(seconds=self._pace.list_s)
         self._list_at.update(dict.fromkeys([(campaign.id, each.id) for each in due], list_at))
-        # Claims are read before the guests are listed: one on its way there may come meanwhile.
-        ids = {each.id for each in due}
-        loads = {
-            host.id: (host, use)
-            for host, use in await self._schedulers.loads_called([named(each) for each in due])
-            if host.id in ids
-        }
-        told = {id_: host for id_, (host, _) in loads.items()}
-        claimed = {id_: claimed_on(use) for id_, (_, use) in loads.items()}
+        # The claims are read before the guests are listed: a guest that is on its way there may come meanwhile.
+        loads = await self._schedulers.loads_called([named(each) for each in due])
+        told = {host.id: host for host, _ in loads}
+        claimed = {host.id: claimed_on(use) for host, use in loads}
         for each in due:
             if why_not_emptied(campaign.work, each, told.get(each.id)):
                 # What of it goes on may fail, and is not to be granted again.

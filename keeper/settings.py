@@ -53,7 +53,7 @@ class KeeperPace(Struct, frozen=True):
     # Hosts of one rack fall silent within a few seconds of one another, as their heartbeats come. So long after it counts as down, no
     # host is taken for lost alone.
     spread_s: float = 5.0
-    # What is claimed of a host that no guest is on is waited for so long: a guest may be on its way there.
+    # A keeper waits so long for claims on a host without guests to end: a guest may be on its way there.
     claimed_s: float = 600.0
     # A guest of a lost host for which no host has room waits for it so long.
     room_s: int = 86_400
